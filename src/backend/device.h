@@ -33,6 +33,7 @@
 #include <string>
 
 #include "backend/device_options.h"
+#include "backend/draft_store.h"
 #include "backend/prompt.h"
 #include "backend/step.h"
 #include "kv/kv_store.h"
@@ -120,10 +121,20 @@ class Device {
   // - RIFFLE_DEVICE_LOST (cuda): newest blocks that only the GPU had are lost.
   virtual std::unique_ptr<Step> begin_step(const StepRequest& request) = 0;
 
+  // Returns a store of the MTP layer on this device, and brings the layer's weights there. head:
+  // the layer as a model of its own, with the tensors of this device's model. Null: the device
+  // leaves the layer to a CPU device.
+  virtual std::unique_ptr<DraftStore> make_drafts(const Model& head) {
+    (void)head;
+    return nullptr;
+  }
+
   // ---- memory
   virtual Buffer allocate(size_t bytes) = 0;
   // Waits for all operations called so far, then copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
+  // Copies n floats within the device's memory. The places do not overlap.
+  virtual void copy(const float* src, int64_t n, float* to) = 0;
   // Returns memory for n rows of logits [n][vocab_size], which a step or the end of a prompt
   // computes. It is not the memory behind logits(): rows of the last step stay wanted while a
   // prompt ends, and after a step that fails. So there are two buffers. A step that ends without an
@@ -149,6 +160,10 @@ class Device {
   // the same weight and Config::norm_eps: q and k after linear, before rope or append; embeddings,
   // with one part.
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
+  // Writes n rows x [n][weight.cols], RMS-normalised with this weight and Config::norm_eps, to rows
+  // of out, which begin ldo values apart.
+  virtual void norm_rows(const float* x, int64_t n, const Tensor& weight, float* out,
+                         int64_t ldo) = 0;
   // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
   // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). Requires:
   // rope_table covers the positions.

@@ -72,14 +72,18 @@ void Answer::fill_mask(size_t i) {
   mask.found = true;
 }
 
-int32_t Answer::guess(std::span<const float> logits, size_t i) {
+SampleRequest Answer::guess_request(size_t i) {
   while (requests_.size() <= i) requests_.push_back(sampler_.request());
   SampleRequest free = requests_[i];
   free.allowed = nullptr;
   free.changes = nullptr;
   free.n_changes = 0;
+  return free;
+}
+
+int32_t Answer::guess(std::span<const float> logits, size_t i) {
   const size_t n = std::min<size_t>(logits.size(), n_ids_);
-  return sampler_.sample(logits.data(), static_cast<int>(n), free);
+  return sampler_.sample(logits.data(), static_cast<int>(n), guess_request(i));
 }
 
 void Answer::find_mask(size_t i) noexcept {

@@ -40,6 +40,8 @@ class Answer {
   // Draws as request(i) will, from other logits, as if nothing were penalised or forbidden. The
   // draw of a guess then tends to be that of the answer.
   int32_t guess(std::span<const float> logits, size_t i);
+  // Returns this draw for a device that samples.
+  SampleRequest guess_request(size_t i);
   // Returns the number of tokens after the sequence's next one whose logits the answer may use.
   int64_t room_ahead() const;
   // Returns how many of these tokens, which may follow the next one, the grammar allows. After:

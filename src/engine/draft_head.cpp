@@ -2,76 +2,84 @@
 
 #include <algorithm>
 
+#include "backend/draft_buffers.h"
+#include "engine/host_drafts.h"
 #include "engine/plan/draft_plan.h"
 
 namespace riffle {
 
-struct DraftHead::Buffers {
-  Buffer both, embeddings, hidden;  // [rows][2 dim], [rows][dim], [rows][dim]
-  Buffer x;                         // [rows][dim]: the head's residual stream
+struct DraftHead::Buffers : DraftBuffers {
   ForwardBuffers layer;
   int64_t rows = 0;
+  uint64_t growths = 0;
 
   void reserve(Device& device, const Config& c, int64_t n) {
     if (rows >= n) return;
-    const auto floats = [&](int64_t width) { return device.allocate(n * width * sizeof(float)); };
-    both = floats(2 * int64_t{c.dim});
-    embeddings = floats(c.dim);
-    hidden = floats(c.dim);
-    x = floats(c.dim);
-    for (const ForwardBuffer& b : forward_buffers(c, n, 0))
-      layer.*b.buffer = device.allocate(b.bytes);
+    rows = 0;
+    ++growths;
+    const auto grow = [&](Buffer& buffer, uint64_t bytes) {
+      buffer = Buffer();  // frees the old one first: both may not fit on a GPU
+      buffer = device.allocate(bytes);
+    };
+    for (const DraftBuffer& b : draft_buffers(c, n)) grow(this->*b.buffer, b.bytes);
+    for (const ForwardBuffer& b : forward_buffers(c, n, 0)) grow(layer.*b.buffer, b.bytes);
     rows = n;
   }
 };
 
-DraftHead::DraftHead(const Model& model, const ResolvedOptions& options, ThreadPool* threads)
+static std::unique_ptr<DraftStore> make_store(const Model& head, const ResolvedOptions& options,
+                                              ThreadPool* threads, Device& device) {
+  if (auto store = device.make_drafts(head)) return store;
+  return make_host_drafts(head, draft_options(options), threads);
+}
+
+DraftHead::DraftHead(const Model& model, const ResolvedOptions& options, ThreadPool* threads,
+                     Device& device)
     : model_(draft_model(model)),
       whole_(model),
-      options_(draft_options(options)),
-      shape_(kv_shape(model_->config, options_)),
+      n_ctx_(options.options.n_ctx),
       window_(model_->config.layers[0].window),
-      device_(make_cpu_device(*model_, options_, threads)),
-      ops_(*model_, *device_),
-      dense_(make_dense()),
+      store_(make_store(*model_, options, threads, device)),
+      device_(store_->device()),
+      ops_(*model_, device_),
       buffers_(std::make_unique<Buffers>()) {
   const Config& c = model_->config;
   for (const Rope& rope : c.ropes)
-    ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), options_.options.n_ctx));
+    ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), static_cast<int>(n_ctx_)));
 }
 
 DraftHead::~DraftHead() = default;
 
-void DraftHead::drop(std::unique_ptr<DraftState>& state) {
-  if (state) device_->kv().destroy(state->kv);
-  state.reset();
-}
+void DraftHead::drop(std::unique_ptr<DraftState>& state) { state.reset(); }
 
-void DraftHead::add_rows(std::unique_ptr<DraftState>& state, int64_t first, const float* rows,
-                         int64_t n) {
+void DraftHead::add_rows(std::unique_ptr<DraftState>& state, std::span<const int32_t> held,
+                         int64_t first, const float* rows, int64_t n) {
   const int64_t dim = model_->config.dim;
   try {
     if (!state) {
       auto fresh = std::make_unique<DraftState>();
-      fresh->kv =
-          device_->kv().create(options_.options.n_ctx, digest_spec(options_.options.selection));
+      fresh->kv = store_->create();
+      fresh->rows = device_.allocate(waiting_bytes(model_->config));
       state = std::move(fresh);
     }
     DraftState& s = *state;
-    const int64_t end = s.first_row + static_cast<int64_t>(s.rows.size()) / dim;
-    if (first < s.first_row || first > end) {
-      s.rows.clear();
-      s.first_row = first;
+    if (first < s.first_row || first > s.first_row + s.n_rows) s.first_row = first;
+    s.n_rows = first - s.first_row;
+    if (s.n_rows + n > kWaitingRows) {
+      settle(s, held);
+      // A prompt's rows are taken at once, except the last, whose next token is not known.
+      const int64_t known =
+          std::clamp<int64_t>(static_cast<int64_t>(held.size()) - 1 - first, 0, n);
+      if (known > 0) {
+        feed(s, held.subspan(first + 1, known), rows);
+        s.paired = s.first_row = first + known;
+        s.n_rows = 0;
+      }
+      first += known, rows += known * dim, n -= known;
+      n = std::min(n, kWaitingRows - s.n_rows);
     }
-    s.rows.resize((first - s.first_row) * dim);
-    s.rows.reserve(2 * window_ * dim);
-    // While no guesses are wanted, rows gather.
-    if (const int64_t held = first + n - s.first_row; held > 2 * window_) {
-      const int64_t gone = std::min(first - s.first_row, held - window_);
-      s.rows.erase(s.rows.begin(), s.rows.begin() + gone * dim);
-      s.first_row += gone;
-    }
-    s.rows.insert(s.rows.end(), rows, rows + n * dim);
+    device_.copy(rows, n * dim, s.rows.as<float>() + s.n_rows * dim);
+    s.n_rows += n;
   } catch (const std::exception&) {
     drop(state);
   }
@@ -80,87 +88,78 @@ void DraftHead::add_rows(std::unique_ptr<DraftState>& state, int64_t first, cons
 void DraftHead::cut(std::unique_ptr<DraftState>& state, int64_t n_tokens) {
   if (!state) return;
   DraftState& s = *state;
-  const int64_t dim = model_->config.dim;
-  if (n_tokens <= s.first_row) s.rows.clear();
-  else if (const int64_t n = (n_tokens - s.first_row) * dim;
-           n < static_cast<int64_t>(s.rows.size()))
-    s.rows.resize(n);
+  s.n_rows = std::clamp<int64_t>(n_tokens - s.first_row, 0, s.n_rows);
   // The last pair of the sequence is that of its last two tokens.
   const int64_t pairs = std::max<int64_t>(0, n_tokens - 1), gone = s.paired - pairs;
   if (gone <= 0) return;
   s.paired = pairs;
-  const int64_t keep = s.kv.n_tokens - gone;
-  if (keep > 0 && device_->kv().host().reach(s.kv, keep) == keep)
-    device_->kv().truncate(s.kv, keep);
-  else drop(state);
+  const int64_t keep = s.kv->n_pairs - gone;
+  if (keep <= 0 || !store_->cut(*s.kv, keep)) drop(state);
 }
 
-// Writes to x the head's input for n pairs. rows: the residual stream or, if normed, the final
-// norm's output.
-void DraftHead::pair(const int32_t* tokens, const float* rows, bool normed, int64_t n, float* x) {
+// Computes the head's input x for n pairs, whose embeddings and final norm's outputs are in the
+// buffers.
+void DraftHead::pair(int64_t n, Phase phase) {
   const int64_t dim = model_->config.dim;
   const DraftWeights& draft = whole_.weights.draft;
-  float *both = buffers_->both.as<float>(), *e = buffers_->embeddings.as<float>(),
-        *h = buffers_->hidden.as<float>();
-  device_->embed(draft.embedding, tokens, n, e);
-  device_->norm_heads(e, n, 1, draft.embed_norm);
-  std::copy_n(rows, n * dim, h);
-  if (!normed) device_->norm_heads(h, n, 1, whole_.weights.final_norm);
-  device_->norm_heads(h, n, 1, draft.hidden_norm);
-  for (int64_t i = 0; i < n; ++i) {
-    std::copy_n(e + i * dim, dim, both + 2 * i * dim);
-    std::copy_n(h + i * dim, dim, both + (2 * i + 1) * dim);
-  }
+  const Buffers& b = *buffers_;
+  auto* const both = b.both.as<float>();
+  device_.norm_rows(b.embeddings.as<float>(), n, draft.embed_norm, both, 2 * dim);
+  device_.norm_rows(b.hidden.as<float>(), n, draft.hidden_norm, both + dim, 2 * dim);
   Linear in;
   in.x = both;
   in.n = n;
-  in.outs[0] = {&draft.proj, x, dim};
-  in.phase = n > kMostGuesses ? Phase::Prefill : Phase::Decode;
-  device_->linear(in);
+  in.outs[0] = {&draft.proj, b.x.as<float>(), dim};
+  in.phase = phase;
+  device_.linear(in);
 }
 
-// Gives the layer the keys and values of pairs whose guesses are not wanted.
+// Gives the layer the keys and values of pairs whose guesses are not wanted. tokens: those that
+// follow the rows.
 void DraftHead::feed(DraftState& s, std::span<const int32_t> tokens, const float* rows) {
   const Config& c = model_->config;
   const LayerWeights& w = model_->weights.layers[0];
-  const int64_t n0 = s.kv.n_tokens, n = static_cast<int64_t>(tokens.size());
-  const int64_t chunk = std::min<int64_t>(n, options_.options.prefill_chunk);
-  device_->kv().reserve(s.kv, n0 + n, s.kv.marks);
-  buffers_->reserve(*device_, c, chunk);
-  const auto prompt = device_->begin_prompt({&s.kv, n, n0 + n, chunk});
-  device_->rope_table(n0 + n, ropes_);
-  prompt->begin_layer(0);
+  const int64_t n = static_cast<int64_t>(tokens.size());
+  const int64_t chunk = std::min(n, store_->append_rows());
+  buffers_->reserve(device_, c, chunk);
+  device_.rope_table(s.kv->n_pairs + n, ropes_);
+  const Buffers& b = *buffers_;
   for (int64_t first = 0; first < n; first += chunk) {
     const int64_t some = std::min(chunk, n - first);
-    float *x = buffers_->x.as<float>(), *k = buffers_->layer.k.as<float>(),
-          *v = buffers_->layer.v.as<float>();
-    pair(tokens.data() + first, rows + first * c.dim, false, some, x);
+    const Phase phase = store_->append_phase(some);
+    auto *k = b.layer.k.as<float>(), *v = b.layer.v.as<float>();
+    device_.embed(whole_.weights.draft.embedding, tokens.data() + first, some,
+                  b.embeddings.as<float>());
+    device_.norm_rows(rows + first * c.dim, some, whole_.weights.final_norm, b.hidden.as<float>(),
+                      c.dim);
+    pair(some, phase);
     Linear kv;
-    kv.x = x;
+    kv.x = b.x.as<float>();
     kv.n = some;
     kv.norm = &w.attn_norm;
     kv.outs[0] = {&w.wk, k, c.kv_width(0), &w.bk};
     kv.outs[1] = {&w.wv, v, c.kv_width(0), &w.bv};
     kv.n_outs = 2;
-    kv.phase = Phase::Prefill;
-    device_->linear(kv);
+    kv.phase = phase;
+    device_.linear(kv);
     ops_.norm_qk(k, some, c.kv_width(0), w.k_norm);
-    prompt->append(k, v, some, n0 + first);
+    store_->append(*s.kv, k, v, some);
   }
-  prompt->finish_layer();
-  prompt->commit(s.kv.marks);
 }
 
-// Requires: there are rows up to the last held token's. Feeds all pairs but the last one, of the
-// last held token and the next, whose row is then the only one.
-void DraftHead::catch_up(DraftState& s, const DraftRequest& r) {
-  const int64_t dim = model_->config.dim, n = static_cast<int64_t>(r.held.size());
-  const int64_t from = std::max({s.paired, s.first_row, n - window_});
-  if (from < n - 1)
-    feed(s, r.held.subspan(from + 1, n - 1 - from), s.rows.data() + (from - s.first_row) * dim);
-  s.rows.erase(s.rows.begin(), s.rows.begin() + (n - 1 - s.first_row) * dim);
-  s.rows.resize(dim);
-  s.first_row = s.paired = n - 1;
+// Feeds all pairs of the held tokens whose rows wait. At most the last token's row stays.
+void DraftHead::settle(DraftState& s, std::span<const int32_t> held) {
+  const int64_t dim = model_->config.dim, last = static_cast<int64_t>(held.size()) - 1;
+  const int64_t end = std::min(s.first_row + s.n_rows, last),
+                from = std::max(s.paired, s.first_row);
+  if (from < end)
+    feed(s, held.subspan(from + 1, end - from), s.rows.as<float>() + (from - s.first_row) * dim);
+  s.paired = std::max(s.paired, end);
+  if (end <= s.first_row) return;
+  const int64_t gone = end - s.first_row;
+  s.n_rows = std::min<int64_t>(1, s.n_rows - gone);
+  if (s.n_rows > 0) device_.copy(s.rows.as<float>() + gone * dim, dim, s.rows.as<float>());
+  s.first_row = end;
 }
 
 int64_t DraftHead::guess(std::span<DraftRequest> requests) {
@@ -168,17 +167,16 @@ int64_t DraftHead::guess(std::span<DraftRequest> requests) {
   int64_t fed = 0;
   for (DraftRequest& r : requests) {
     const int64_t n = static_cast<int64_t>(r.held.size());
-    r.most = std::min<int64_t>({r.most, kMostGuesses, options_.options.n_ctx - n - 1});
+    r.most = std::min<int64_t>({r.most, kMostGuesses, n_ctx_ - n - 1});
     if (r.most < 1 || n < 1) continue;
     cut(*r.state, n);  // a step may have failed, or not have taken what it was guessed from
     if (!*r.state) continue;
-    const DraftState& s = **r.state;
-    const auto rows = static_cast<int64_t>(s.rows.size()) / model_->config.dim;
+    DraftState& s = **r.state;
     // Without the last token's row there is no pair to guess from.
-    if (s.first_row > n - 1 || s.first_row + rows < n) continue;
+    if (s.first_row > n - 1 || s.first_row + s.n_rows < n) continue;
     try {
-      fed += n - (*r.state)->paired;
-      catch_up(**r.state, r);
+      fed += n - s.paired;
+      settle(s, r.held);
       ready.push_back(&r);
     } catch (const std::exception&) {
       drop(*r.state);
@@ -193,68 +191,79 @@ int64_t DraftHead::guess(std::span<DraftRequest> requests) {
   return fed;
 }
 
+// Guesses the i-th token of each of these sequences. On entry the buffer of hidden rows has the
+// rows of their pairs; afterwards those of the next pairs.
+void DraftHead::guess_next(std::span<DraftRequest*> going, size_t i) {
+  const Config& c = model_->config;
+  const auto n = static_cast<int64_t>(going.size());
+  std::vector<DraftKv*> sequences;
+  std::vector<int32_t> tokens, drawn(n, kNotSampled);
+  std::vector<SampleRequest> samples;
+  int64_t longest = 0;
+  for (DraftRequest* r : going) {
+    sequences.push_back((*r->state)->kv.get());
+    tokens.push_back(i == 0 ? r->next : r->guesses.back());
+    longest = std::max(longest, sequences.back()->n_pairs + 1);
+    if (r->request) samples.push_back(r->request(i));
+  }
+  device_.rope_table(std::min<int64_t>((longest + 4095) / 4096 * 4096, n_ctx_), ropes_);
+  DraftPass pass;
+  pass.sequences = sequences.data();
+  pass.tokens = tokens.data();
+  pass.samples = samples.size() == going.size() ? samples.data() : nullptr;
+  pass.n = n;
+  pass.program = buffers_->growths;
+  const Buffers& b = *buffers_;
+  auto* const x = b.x.as<float>();
+  float* const logits = store_->logits_memory(n);
+  const std::unique_ptr<Step> under_way = store_->begin_step(pass);
+  under_way->run(
+      [&] {
+        under_way->embed(whole_.weights.draft.embedding, b.embeddings.as<float>());
+        pair(n, Phase::Decode);
+        ops_.attend(*under_way, 0, b.layer, x, n);
+        device_.norm_rows(x, n, model_->weights.final_norm, b.hidden.as<float>(), c.dim);
+        ops_.output(x, n, Phase::Decode, logits);
+      },
+      drawn.data());
+  for (int64_t j = 0; j < n; ++j) {
+    store_->commit(*sequences[j]);
+    int32_t& token = drawn[j];
+    if (token == kNotSampled)
+      token = going[j]->draw({store_->logits(j), static_cast<size_t>(c.vocab_size)}, i);
+    going[j]->guesses.push_back(token);
+  }
+}
+
 // Each pass guesses one more token of every sequence that wants one.
 void DraftHead::run(std::span<DraftRequest*> requests) {
-  const Config& c = model_->config;
-  const int64_t dim = c.dim;
+  const int64_t dim = model_->config.dim;
+  buffers_->reserve(device_, model_->config, static_cast<int64_t>(requests.size()));
+  auto* const hidden = buffers_->hidden.as<float>();
   std::vector<int64_t> pairs;  // number of each sequence's pairs that stay
-  for (const DraftRequest* r : requests) pairs.push_back((*r->state)->kv.n_tokens + 1);
-  std::vector<SequenceKv*> sequences;
-  std::vector<int32_t> tokens;
-  std::vector<float> rows;
-  std::vector<DraftRequest*> going(requests.begin(), requests.end());
-  for (int64_t i = 0; !going.empty(); ++i) {
-    const auto n = static_cast<int64_t>(going.size());
-    buffers_->reserve(*device_, c, n);
-    sequences.clear(), tokens.clear();
-    int64_t longest = 0;
-    for (DraftRequest* r : going) {
-      DraftState& s = **r->state;
-      if (i == 0) rows.insert(rows.end(), s.rows.begin(), s.rows.end());
-      tokens.push_back(i == 0 ? r->next : r->guesses.back());
-      device_->kv().reserve(s.kv, s.kv.n_tokens + 1, s.kv.marks);
-      sequences.push_back(&s.kv);
-      longest = std::max(longest, s.kv.n_tokens + 1);
-    }
-    device_->rope_table(std::min<int64_t>((longest + 4095) / 4096 * 4096, options_.options.n_ctx),
-                        ropes_);
-    StepRequest step;
-    step.sequences = sequences.data();
-    step.tokens = tokens.data();
-    step.n = n;
-    step.selector = step.dense = dense_.get();
-    step.shape = &shape_;
-    step.report = [](int, const RowReport*) {};
-    float* const x = buffers_->x.as<float>();
-    float* const logits = device_->logits_memory(n);
-    const std::unique_ptr<Step> under_way = device_->begin_step(step);
-    under_way->run(
-        [&] {
-          pair(tokens.data(), rows.data(), i > 0, n, x);
-          ops_.attend(*under_way, 0, buffers_->layer, x, n);
-          ops_.output(x, n, Phase::Decode, logits);
-        },
-        nullptr);
-    device_->norm_heads(x, n, 1, model_->weights.final_norm);
-    rows.clear();
-    std::vector<DraftRequest*> more;
-    for (int64_t j = 0; j < n; ++j) {
-      DraftRequest* const r = going[j];
-      ++sequences[j]->n_tokens;
-      device_->kv().commit(*sequences[j]);
-      r->guesses.push_back(
-          r->draw({device_->logits(j), static_cast<size_t>(c.vocab_size)}, static_cast<size_t>(i)));
-      if (i + 1 >= r->most) continue;
-      more.push_back(r);
-      rows.insert(rows.end(), x + j * dim, x + (j + 1) * dim);
+  for (size_t j = 0; j < requests.size(); ++j) {
+    const DraftState& s = **requests[j]->state;
+    pairs.push_back(s.kv->n_pairs + 1);
+    device_.norm_rows(s.rows.as<float>(), 1, whole_.weights.final_norm,
+                      hidden + static_cast<int64_t>(j) * dim, dim);
+  }
+  std::vector<DraftRequest*> going(requests.begin(), requests.end()), more;
+  for (size_t i = 0; !going.empty(); ++i) {
+    guess_next(going, i);
+    more.clear();
+    for (size_t j = 0; j < going.size(); ++j) {
+      if (static_cast<int64_t>(i) + 1 >= going[j]->most) continue;
+      const auto to = static_cast<int64_t>(more.size()), from = static_cast<int64_t>(j);
+      if (to != from) device_.copy(hidden + from * dim, dim, hidden + to * dim);
+      more.push_back(going[j]);
     }
     going.swap(more);
   }
   // The first pair of each is one of the sequence's tokens; the others are of guesses.
-  for (size_t i = 0; i < requests.size(); ++i) {
-    DraftState& s = **requests[i]->state;
-    device_->kv().truncate(s.kv, pairs[i]);
-    s.paired = static_cast<int64_t>(requests[i]->held.size());
+  for (size_t j = 0; j < requests.size(); ++j) {
+    DraftState& s = **requests[j]->state;
+    s.paired = static_cast<int64_t>(requests[j]->held.size());
+    if (!store_->cut(*s.kv, pairs[j])) drop(*requests[j]->state);
   }
 }
 

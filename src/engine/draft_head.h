@@ -3,9 +3,10 @@
 // that it draws itself. So a head without memory, or with gaps in what it has seen, costs only
 // speed.
 //
-// The head has a device of its own on the CPU, with a model of one layer. It pairs the final norm's
-// output at token p with the embedding of token p + 1, and guesses token p + 2. The layer's keys
-// and values of pair p are at place p, or before it if pairs were left out.
+// The head is a model of one layer. A GPU runs it next to the model; other devices leave it to a
+// CPU device of its own (DraftStore). It pairs the final norm's output at token p with the
+// embedding of token p + 1, and guesses token p + 2. The layer's keys and values of pair p are at
+// place p, or before it if pairs were left out.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "backend/draft_store.h"
 #include "engine/layer_ops.h"
 #include "engine/plan/memory_plan.h"
 #include "model/model.h"
@@ -21,12 +23,13 @@ namespace riffle {
 
 // Data of a sequence for its guesses.
 struct DraftState {
-  SequenceKv kv;       // keys and values of the head's layer
-  int64_t paired = 0;  // the pairs of tokens below this are in kv, or left out
-  // Rows of the model's residual stream after the last layer that are in no pair yet: [n][dim], at
-  // the tokens from first_row on. The last ones may be of tokens that the sequence did not take.
-  int64_t first_row = 0;
-  std::vector<float> rows;
+  std::unique_ptr<DraftKv> kv;  // keys and values of the head's layer
+  int64_t paired = 0;           // the pairs of tokens below this are in kv, or left out
+  // Rows of the model's residual stream after the last layer that wait for their pair: [n][dim] in
+  // the device's memory, at the tokens from first_row on. The last ones may be of tokens that the
+  // sequence did not take.
+  Buffer rows;
+  int64_t first_row = 0, n_rows = 0;
 };
 
 // One sequence that wants guesses.
@@ -37,19 +40,25 @@ struct DraftRequest {
   int64_t most = 0;               // number of guesses wanted
   // Draws guess i from its logits [vocab_size].
   std::function<int32_t(std::span<const float> logits, size_t i)> draw;
+  // Returns the same draw for a device that draws by itself. Null: the device must not.
+  std::function<SampleRequest(size_t i)> request = {};
   std::vector<int32_t> guesses = {};  // at most `most` tokens that may follow `next`
 };
 
 class DraftHead {
  public:
-  DraftHead(const Model& model, const ResolvedOptions& options, ThreadPool* threads);
+  // device: the model's. It outlives the head.
+  DraftHead(const Model& model, const ResolvedOptions& options, ThreadPool* threads,
+            Device& device);
   ~DraftHead();
 
   // Returns the number of last rows of a prompt that the head wants.
   int64_t rows_wanted() const { return window_; }
-  // Gives the head n rows of the residual stream, at the tokens from `first` on. It takes them in
-  // place of rows that it has of these tokens. Throws nothing.
-  void add_rows(std::unique_ptr<DraftState>& state, int64_t first, const float* rows, int64_t n);
+  // Gives the head n rows of the residual stream, at the tokens from `first` on, in the device's
+  // memory. It takes them in place of rows that it has of these tokens. held: the sequence's
+  // tokens, at least those before `first`. Throws nothing.
+  void add_rows(std::unique_ptr<DraftState>& state, std::span<const int32_t> held, int64_t first,
+                const float* rows, int64_t n);
   // Tells the head that the sequence was cut to n_tokens. Throws nothing.
   void cut(std::unique_ptr<DraftState>& state, int64_t n_tokens);
   void drop(std::unique_ptr<DraftState>& state);
@@ -60,20 +69,19 @@ class DraftHead {
  private:
   struct Buffers;
 
-  void catch_up(DraftState& state, const DraftRequest& request);
+  void settle(DraftState& state, std::span<const int32_t> held);
   void feed(DraftState& state, std::span<const int32_t> tokens, const float* rows);
-  void pair(const int32_t* tokens, const float* rows, bool normed, int64_t n, float* x);
+  void pair(int64_t n, Phase phase);
+  void guess_next(std::span<DraftRequest*> going, size_t i);
   void run(std::span<DraftRequest*> requests);
 
   const std::unique_ptr<Model> model_;  // its layer is the head's
   const Model& whole_;
-  const ResolvedOptions options_;
-  const KvShape shape_;
-  const int64_t window_;
+  const int64_t n_ctx_, window_;
   std::vector<RopeFrequencies> ropes_;
-  std::unique_ptr<Device> device_;
+  const std::unique_ptr<DraftStore> store_;
+  Device& device_;  // the store's
   LayerOps ops_;
-  std::unique_ptr<Selector> dense_;
   std::unique_ptr<Buffers> buffers_;
 };
 

@@ -27,7 +27,8 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   device_ = make_device(model, options_, threads_.get());
   ops_ = std::make_unique<LayerOps>(model, *device_);
-  if (options_.drafts) head_ = std::make_unique<DraftHead>(model, options_, threads_.get());
+  if (options_.drafts)
+    head_ = std::make_unique<DraftHead>(model, options_, threads_.get(), *device_);
   dense_ = make_dense();
   selector_ = selector_of(selection());
   check_selector(*selector_, selection());

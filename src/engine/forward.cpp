@@ -172,7 +172,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   for (size_t i = 0, end; drafts() && i < sequences.size(); i = end) {
     for (end = i + 1; end < sequences.size() && sequences[end] == sequences[i];) ++end;
     Sequence& s = *sequences[i];
-    head_->add_rows(s.draft, s.kv.n_tokens, act_->x.as<float>() + i * c.dim,
+    head_->add_rows(s.draft, s.tokens, s.kv.n_tokens, act_->x.as<float>() + i * c.dim,
                     static_cast<int64_t>(end - i));
   }
   append_rows(sequences, tokens, sampled, seconds_since(start));

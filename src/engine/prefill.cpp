@@ -113,6 +113,7 @@ void Engine::abandon(PrefillRun& r) {
   run_ = nullptr;
   end_prompt(r);
   r.sequence->logits.own.swap(r.old_logits);
+  r.sequence->tokens.resize(r.n0);
   try {
     device_->kv().truncate(r.sequence->kv, r.n0);
   } catch (const Error&) {  // the device is lost: the first error says why
@@ -284,13 +285,13 @@ void Engine::finish_run(PrefillRun& r) {
     ops_->output(r.prompt->rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
     device_->read(logits, c.vocab_size, s.logits.own.data());
   }
+  s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
   if (drafts()) {
     const int64_t wanted = std::min(n, head_->rows_wanted());
-    std::vector<float> rows(r.chunk * c.dim);
     for (int64_t first = n - wanted; first < n; first += r.chunk) {
       const int64_t some = std::min(r.chunk, n - first);
-      device_->read(r.prompt->rows(first, some, false, -1), some * c.dim, rows.data());
-      head_->add_rows(s.draft, r.n0 + first, rows.data(), some);
+      head_->add_rows(s.draft, s.tokens, r.n0 + first, r.prompt->rows(first, some, false, -1),
+                      some);
     }
   }
   if (options_.attention)
@@ -304,7 +305,6 @@ void Engine::finish_run(PrefillRun& r) {
   end_prompt(r);
   device_->kv().clear_working_set(s.kv);
   s.working_sets.reset();
-  s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
   r.over = true;
   run_ = nullptr;
 }

@@ -47,6 +47,7 @@ void StepRows::guess(Engine& engine) {
     r.next = w.next;
     r.most = std::min({w.room, part_of(left_ahead_, of.size() - i), int64_t{length}});
     r.draw = [&w](std::span<const float> logits, size_t g) { return w.answer->guess(logits, g); };
+    r.request = [&w](size_t g) { return w.answer->guess_request(g); };
     left_ahead_ -= std::max<int64_t>(0, r.most);
     sequences.push_back(w.sequence);
     requests.push_back(std::move(r));

@@ -86,6 +86,16 @@ void CpuDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weigh
   rmsnorm(x, weight, n * n_heads, config_.norm_eps, x);
 }
 
+void CpuDevice::norm_rows(const float* x, int64_t n, const Tensor& weight, float* out,
+                          int64_t ldo) {
+  const auto* w = static_cast<const float*>(weight.data);
+  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    for (int64_t i = item * kRowsPerItem; i < std::min(n, (item + 1) * kRowsPerItem); ++i)
+      kernels_->linear.rmsnorm(x + i * weight.cols, w, 1, weight.cols, config_.norm_eps,
+                               out + i * ldo);
+  });
+}
+
 void CpuDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   for_values(threads_, count, [&](int64_t first, int64_t n) {
     kernels_->linear.sigmoid_gate(x + first, gate + first, n);

@@ -23,10 +23,12 @@ class CpuDevice : public Device {
 
   void add_index(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
+  void copy(const float* src, int64_t n, float* to) override { std::copy_n(src, n, to); }
   void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
+  void norm_rows(const float* x, int64_t n, const Tensor& weight, float* out, int64_t ldo) override;
   void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
                    float* gate) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_plan.h"
+#include "backend/draft_buffers.h"
 #include "util/saturating.h"
 
 namespace riffle {
@@ -33,6 +34,7 @@ ResolvedOptions draft_options(const ResolvedOptions& whole) {
 }
 
 uint64_t plan_drafts(const Model& whole, const ResolvedOptions& options, MemoryList* buffers) {
+  if (options.device_memory) return 0;  // the device's own list has the layer
   const std::unique_ptr<Model> head = draft_model(whole);
   const ResolvedOptions r = draft_options(options);
   const Config& c = head->config;
@@ -41,14 +43,15 @@ uint64_t plan_drafts(const Model& whole, const ResolvedOptions& options, MemoryL
   fed.options.n_ctx = std::min(n_ctx, 2 * window);
   const MemoryList list = plan_cpu(*head, fed).buffers;
   buffers->insert(buffers->end(), list.begin(), list.end());
-  const auto add = [&](const char* name, uint64_t rows, uint64_t width) {
-    add_to(*buffers, MemoryUse::ACTIVATIONS, name, product({rows, width, sizeof(float)}));
+  const auto add = [&](const char* name, uint64_t bytes) {
+    add_to(*buffers, MemoryUse::ACTIVATIONS, name, bytes);
   };
-  add("rows of the MTP layer", std::min(r.options.prefill_chunk, n_ctx), 5 * uint64_t(c.dim));
+  for (const DraftBuffer& b : draft_buffers(c, std::min(r.options.prefill_chunk, n_ctx)))
+    add("rows of the MTP layer", b.bytes);
   for (const Rope& rope : c.ropes)
-    add("RoPE tables", uint64_t(n_ctx - fed.options.n_ctx), uint64_t(c.rope_head(rope)));
-  return sum({kv_shape(c, r).most_bytes(n_ctx),
-              product({2, uint64_t(window), uint64_t(c.dim), sizeof(float)})});
+    add("RoPE tables",
+        product({uint64_t(n_ctx - fed.options.n_ctx), uint64_t(c.rope_head(rope)), sizeof(float)}));
+  return sum({kv_shape(c, r).most_bytes(n_ctx), waiting_bytes(c)});
 }
 
 }  // namespace riffle
