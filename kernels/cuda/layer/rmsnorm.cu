@@ -8,9 +8,9 @@ namespace {
 template <bool kVector>
 __global__ void __launch_bounds__(kNormThreads)
     rmsnorm_kernel(const float* x, const float* weight, int64_t dim, float eps, void* out,
-                   WType out_type) {
-  const int64_t first = blockIdx.x * dim;
-  norm_row<kVector>(x + first, weight, dim, eps, [&](int64_t c, const float(&values)[4]) {
+                   int64_t ldo, WType out_type) {
+  const int64_t row = blockIdx.x, first = row * ldo;
+  norm_row<kVector>(x + row * dim, weight, dim, eps, [&](int64_t c, const float(&values)[4]) {
     const int64_t i = first + c;
     if (kVector && out_type == WType::F32) {
       *reinterpret_cast<float4*>(static_cast<float*>(out) + i) =
@@ -31,10 +31,13 @@ __global__ void __launch_bounds__(kNormThreads)
 }  // namespace
 
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out,
-               WType out_type, cudaStream_t stream) {
-  if (out_type == WType::Q8_0 || n < 1 || dim < 1) return cudaErrorInvalidValue;
-  const auto kernel = dim % 4 == 0 ? rmsnorm_kernel<true> : rmsnorm_kernel<false>;
-  kernel<<<static_cast<unsigned>(n), kNormThreads, 0, stream>>>(x, weight, dim, eps, out, out_type);
+               WType out_type, cudaStream_t stream, int64_t ldo) {
+  if (ldo == 0) ldo = dim;
+  if (out_type == WType::Q8_0 || n < 1 || dim < 1 || ldo < dim) return cudaErrorInvalidValue;
+  const bool vector = dim % 4 == 0 && ldo % 4 == 0;
+  const auto kernel = vector ? rmsnorm_kernel<true> : rmsnorm_kernel<false>;
+  kernel<<<static_cast<unsigned>(n), kNormThreads, 0, stream>>>(x, weight, dim, eps, out, ldo,
+                                                                out_type);
   return cudaGetLastError();
 }
 

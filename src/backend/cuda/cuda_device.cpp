@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/cuda/draft_memory.h"
 #include "backend/cuda/running_memory.h"
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
@@ -76,6 +77,12 @@ void CudaDevice::read(const float* src, int64_t n, float* host) {
   check(cudaMemcpyAsync(host, src, n * sizeof(float), cudaMemcpyDeviceToHost, compute_),
         "reading results");
   compute_.wait("reading results");
+}
+
+void CudaDevice::copy(const float* src, int64_t n, float* to) {
+  const DeviceScope on = enter();
+  check(cudaMemcpyAsync(to, src, n * sizeof(float), cudaMemcpyDeviceToDevice, compute_),
+        "copying rows");
 }
 
 void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
@@ -230,6 +237,14 @@ void CudaDevice::split_heads(const float* both, int64_t n, int n_heads, int d, f
   const DeviceScope on = enter();
   check(riffle::cuda::split_heads(both, n, n_heads, d, q, gate, compute_),
         "separating queries from their gates");
+}
+
+void CudaDevice::norm_rows(const float* x, int64_t n, const Tensor& weight, float* out,
+                           int64_t ldo) {
+  const DeviceScope on = enter();
+  check(rmsnorm(x, weights_.vector(weight), n, weight.cols, config_.norm_eps, out, WType::F32,
+                compute_, ldo),
+        "normalising rows");
 }
 
 void CudaDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
@@ -537,6 +552,11 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
        cuda::session_list(c, shape, digest_spec(selection), *step, options.rows_ahead, o.n_ctx)) {
     item.bytes = product({item.bytes, uint64_t(o.n_sessions)});
     needs.buffers.push_back(item);
+  }
+  if (options.drafts) {
+    needs.weights += cuda::draft_bytes(model);
+    const MemoryList drafts = cuda::draft_list(model, options);
+    needs.buffers.insert(needs.buffers.end(), drafts.begin(), drafts.end());
   }
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
          cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));

@@ -47,11 +47,13 @@ class CudaDevice : public Device {
   KvStore& kv() override { return kv_; }
   std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) override;
   std::unique_ptr<Step> begin_step(const StepRequest& request) override;
+  std::unique_ptr<DraftStore> make_drafts(const Model& head) override;
   Buffer allocate(size_t bytes) override {
     const DeviceScope on = enter();
     return heap_.take(bytes, "activations");
   }
   void read(const float* src, int64_t n, float* host) override;
+  void copy(const float* src, int64_t n, float* to) override;
   float* logits_memory(int64_t n) override {
     const DeviceScope on = enter();
     return logits_.reserve(n);
@@ -66,6 +68,7 @@ class CudaDevice : public Device {
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
   void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
                    float* gate) override;
+  void norm_rows(const float* x, int64_t n, const Tensor& weight, float* out, int64_t ldo) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
   void softcap(float* x, int64_t count, float cap) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
@@ -75,6 +78,7 @@ class CudaDevice : public Device {
   void add_stats(Stats& stats) const override;
 
  private:
+  class CudaDrafts;
   class CudaPrompt;
   class CudaStep;
   using Part = StepProfile::Part;

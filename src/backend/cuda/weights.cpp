@@ -69,10 +69,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
                              ThreadPool* threads, int host_expert_layers,
                              const LoadProgress& progress)
     : heap_(heap), stream_(stream), threads_(threads) {
-  for (int i = 0; i < 2; ++i) {
-    staging_[i] = pinned(kStagingBytes, "staging for the weights");
-    copied_[i] = std::make_unique<Event>();
-  }
+  take_staging();
   for (const LayerWeights& l : model.weights.layers)
     if (has(l, &ExpertWeights::w1) && l.experts[0].w1.type != l.experts[0].w3.type)
       fail(RIFFLE_UNSUPPORTED,
@@ -117,9 +114,58 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
     tell(item.layer ? device_bytes_of_experts(*item.layer, item.which)
                     : device_bytes(*item.tensor));
   }
+  end_upload();
+}
+
+void DeviceWeights::take_staging() {
+  for (int i = 0; i < 2; ++i) {
+    if (staging_[i].size() == 0) staging_[i] = pinned(kStagingBytes, "staging for the weights");
+    if (!copied_[i]) copied_[i] = std::make_unique<Event>();
+  }
+}
+
+void DeviceWeights::end_upload() {
   stream_.wait("uploading the weights");
   if (!on_host_.empty()) return;  // stage() still needs the staging buffers
   for (Buffer& b : staging_) b = Buffer();
+}
+
+// Tells whether two tensors have the same elements in the same place.
+static bool same_elements(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.source == b.source && a.seed == b.seed && a.type == b.type;
+}
+
+// The output is there once if it is the model's.
+template <class F>
+static void for_each_of_drafts(const Weights& whole, const Weights& head, F&& f) {
+  for_each_weight(head, [&](const Tensor& t) {
+    if (&t != &head.output || !same_elements(t, whole.output)) f(t);
+  });
+  for (const Tensor* t : {&whole.draft.proj, &whole.draft.embed_norm, &whole.draft.hidden_norm})
+    f(*t);
+}
+
+uint64_t draft_bytes(const Model& model) {
+  const DraftWeights& draft = model.weights.draft;
+  Weights head;
+  head.layers = {draft.layer};
+  head.final_norm = draft.final_norm;
+  head.output = draft.output;
+  uint64_t sum = 0;
+  for_each_of_drafts(model.weights, head, [&](const Tensor& t) { sum += device_bytes(t); });
+  for (const auto which : kOfExpert)
+    if (has(draft.layer, which)) sum += device_bytes_of_experts(draft.layer, which);
+  return sum;
+}
+
+void DeviceWeights::add_drafts(const Weights& whole, const Weights& head) {
+  take_staging();
+  for_each_of_drafts(whole, head, [&](const Tensor& t) { add(t); });
+  for (const LayerWeights& l : head.layers)
+    for (const auto which : kOfExpert)
+      if (has(l, which)) add_experts(l, which, false);
+  if (same_elements(head.output, whole.output)) matrices_[&head.output] = matrix(whole.output);
+  end_upload();
 }
 
 void DeviceWeights::add(const Tensor& t) {

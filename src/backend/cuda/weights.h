@@ -17,6 +17,9 @@ uint64_t device_bytes(const Tensor& tensor);
 // Returns the device bytes of a whole model. The embedding stays on the host unless it is the
 // output matrix as well: a step needs one row of it.
 uint64_t device_bytes(const Model& model);
+// Returns the device bytes of the MTP layer's weights. Its output matrix is counted only if it is
+// not the model's.
+uint64_t draft_bytes(const Model& model);
 // Returns the bytes of a layer's experts that may stay in host memory: their matrices without
 // biases.
 uint64_t expert_bytes(const LayerWeights& layer);
@@ -31,6 +34,11 @@ class DeviceWeights {
   // experts stay where the model has them, in host memory and in its file's form.
   DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
                 int host_expert_layers, const LoadProgress& progress = {});
+
+  // Uploads the MTP layer of a model that is here: the tensors of whole.draft that pair rows with
+  // embeddings, and those of `head` (draft_model). An output matrix that is whole's is not uploaded
+  // again.
+  void add_drafts(const Weights& whole, const Weights& head);
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
   // A layer's experts in one matrix: the rows of expert e follow those of expert e - 1.
@@ -54,6 +62,8 @@ class DeviceWeights {
   const float* bias(const Tensor& tensor) const { return tensor.data ? vector(tensor) : nullptr; }
 
  private:
+  void take_staging();
+  void end_upload();
   void add(const Tensor& tensor);
   void add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which, bool on_host);
   Matrix place(const Tensor& tensor, int64_t rows);

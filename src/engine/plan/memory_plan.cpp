@@ -49,11 +49,10 @@ void check_ahead(const ContextOptions& o, const Selector& selector) {
 // Decides whether the model's MTP layer may guess.
 static void choose_drafts(const Config& config, ResolvedOptions& r) {
   const ContextOptions& o = r.options;
-  r.drafts = config.draft_head && !r.device_memory && !r.attention && o.draft != DraftKind::OFF;
+  r.drafts = config.draft_head && !r.attention && o.draft != DraftKind::OFF;
   if (o.draft == DraftKind::MTP && !r.drafts)
     fail(RIFFLE_UNSUPPORTED, "`draft` is mtp, but %s",
          !config.draft_head ? "the model has no MTP layer that riffle knows"
-         : r.device_memory  ? "device cuda has no kernels for it yet: expected auto or off"
                             : "the attention is not the model's own: expected auto or off");
   r.rows_ahead = std::max<int>(o.lookup, r.drafts ? kMostGuesses : 0);
 }
@@ -597,7 +596,8 @@ static void plan_context(const Model& model, ResolvedOptions& r, MemoryPlan& pla
 
 void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
   if (!r.drafts || r.options.draft != DraftKind::AUTO) return plan_context(model, r, plan);
-  // Guesses that nobody asked for take only memory that the context leaves.
+  // Guesses that nobody asked for take only memory that the context leaves. They neither move more
+  // experts to the host nor change the sessions that selector auto reads whole.
   ResolvedOptions without = r, with = r;
   without.drafts = false;
   without.rows_ahead = r.options.lookup;
@@ -611,7 +611,8 @@ void plan_memory(const Model& model, ResolvedOptions& r, MemoryPlan& plan) {
     r = without;
     return;
   }
-  if (!with.context_note.empty()) {
+  if (!with.context_note.empty() || more.cpu_experts > plan.cpu_experts ||
+      more.everything_below != plan.everything_below) {
     r = without;
     return;
   }
