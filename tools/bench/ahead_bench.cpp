@@ -1,15 +1,16 @@
 // Times decode steps that compute tokens ahead, and the guesses of an MTP layer.
 //
-//   ahead_bench SHAPE WEIGHTS TOKENS [THREADS]
+//   ahead_bench SHAPE WEIGHTS TOKENS [THREADS [cuda]]
 //
 // SHAPE: a shape of riffle bench whose layers keep recurrent states; its weights are synthetic, and
 // the MTP layer has those of a layer that attends. For 1 to 5 rows it prints the median time of 15
-// steps, and of making the guesses for their rows, on the CPU. Guesses of random weights are wrong,
-// so nothing is said of how many an answer takes.
+// steps, and of making the guesses for their rows, on the CPU or a GPU. Guesses of random weights
+// are wrong, so nothing is said of how many an answer takes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "engine/draft_head.h"
 #include "engine/engine.h"
@@ -37,17 +38,19 @@ static void add_head(Model& m) {
   head.embedding = w.embedding;
   head.output = w.output;
   head.embed_norm = head.hidden_norm = head.final_norm = w.final_norm;
-  // Any bytes do, and the output's are enough.
-  head.proj = {w.output.type, m.config.dim, 2 * int64_t{m.config.dim}, w.output.data};
+  // Any elements do, and the output's are enough.
+  head.proj = w.output;
+  head.proj.rows = m.config.dim;
+  head.proj.cols = 2 * int64_t{m.config.dim};
   m.config.draft_head = true;
 }
 
-static void run(const char* shape, const char* weights, int n_tokens, int n_threads) {
+static void run(const char* shape, const char* weights, int n_tokens, int n_threads, bool gpu) {
   const auto model = synthetic_model(shape, weight_type_of(weights));
-  materialize(*model);
+  if (!gpu) materialize(*model);
   add_head(*model);
   ContextOptions o;
-  o.device = DeviceKind::CPU;
+  o.device = gpu ? DeviceKind::CUDA : DeviceKind::CPU;
   o.n_ctx = n_tokens + 1024;
   o.n_threads = n_threads;
   o.block_size = 64;
@@ -74,6 +77,7 @@ static void run(const char* shape, const char* weights, int n_tokens, int n_thre
         return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
                                     logits.begin());
       };
+      request.request = [](size_t) { return SampleRequest{}; };
       double start = now();
       if (rows > 1) engine.guess({&s, 1}, {&request, 1});
       guesses.push_back(now() - start);
@@ -84,7 +88,7 @@ static void run(const char* shape, const char* weights, int n_tokens, int n_thre
       engine.step(sequences, next);
       steps.push_back(now() - start);
     }
-    std::printf("%d rows: step %.1f ms, guesses %.1f ms\n", rows, 1e3 * median(steps),
+    std::printf("%d rows: step %.2f ms, guesses %.2f ms\n", rows, 1e3 * median(steps),
                 1e3 * median(guesses));
   }
   engine.destroy(*s);
@@ -92,11 +96,12 @@ static void run(const char* shape, const char* weights, int n_tokens, int n_thre
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: ahead_bench SHAPE WEIGHTS TOKENS [THREADS]\n");
+    std::fprintf(stderr, "usage: ahead_bench SHAPE WEIGHTS TOKENS [THREADS [cuda]]\n");
     return 2;
   }
   try {
-    run(argv[1], argv[2], std::atoi(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0);
+    run(argv[1], argv[2], std::atoi(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0,
+        argc > 5 && std::strcmp(argv[5], "cuda") == 0);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "ahead_bench: %s\n", e.what());
     return 1;

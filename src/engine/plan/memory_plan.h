@@ -29,7 +29,8 @@ struct MemoryPlan {
   // scratch and draws), RoPE tables; on the CPU a prompt's activations and the scratch of threads;
   // on a GPU cuBLAS's workspace and the pool's tables. digests: data of all sessions outside the
   // pool and the host store: digests; where readers manage the pool, page tables and newest blocks;
-  // on a GPU also INT4 keys, last selections and addresses of host blocks.
+  // on a GPU also INT4 keys, last selections, addresses of host blocks, and keys and values of the
+  // MTP layer.
   uint64_t weights = 0, activations = 0, digests = 0, prefill_kv = 0, pool = 0,
            total = 0;  // the sum of these and prompt, less lent: gpu_mem limits it
   // The buffers of activations, digests, prompt and prefill_kv, whose sums they are.
