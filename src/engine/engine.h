@@ -313,6 +313,7 @@ class Engine {
   int64_t next_rows(const PrefillRun& run) const;
   void run_piece(PrefillRun& run, int64_t rows);  // rows of one layer, at most a chunk
   void run_rows(PrefillRun& run, int64_t rows);
+  void attend_rows(PrefillRun& run, float* xc, int64_t begin, int64_t end, const Linear* qkv);
   void finish_run(PrefillRun& run);
   // Gives back the device's memory of the prompt. Throws nothing.
   void end_prompt(PrefillRun& run);

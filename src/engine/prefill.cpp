@@ -190,7 +190,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[r.layer];
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
-  const int64_t q_width = c.q_width(r.layer), kv_width = c.kv_width(r.layer);
+  const int64_t kv_width = c.kv_width(r.layer);
   const Activations::Rows& a = act_->prompt;
   // Only the logits need the last layer's output, so unless all of them are needed, only the last
   // token of the prompt goes beyond its keys and values.
@@ -198,9 +198,12 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   // A list is chosen by all queries of its chunk.
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
-  int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
-  if (drafts())
-    skip = std::min(skip, std::clamp<int64_t>(n - head_->rows_wanted() - first, 0, rows));
+  const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
+  // The MTP layer wants more of them. They go first, on their own, so that the bits of the others
+  // do not depend on it.
+  const int64_t for_drafts =
+      drafts() ? std::clamp<int64_t>(n - head_->rows_wanted() - first, 0, skip) : skip;
+  const std::pair<int64_t, int64_t> parts[] = {{for_drafts, skip}, {skip, rows}};
   // Next come the next rows of this layer, which the first layer makes itself, or the first rows of
   // the next layer.
   const bool fresh = r.layer == 0, last_rows = first + rows == n;
@@ -211,15 +214,17 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     ops_->norm_embeddings(xc, rows);
   }
   if (!c.attends(r.layer) && !c.recurs(r.layer)) {
-    if (skip < rows) device_->ffn(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
+    for (const auto& [begin, end] : parts)
+      if (begin < end) device_->ffn(w, xc + begin * c.dim, end - begin, Phase::Prefill);
     return;
   }
   if (c.recurs(r.layer)) {
     ops_->mix_in(w, xc, rows, Phase::Prefill, a.q.as<float>());
     r.prompt->recur(a.q.as<float>(), rows, n0 + first, a.att.as<float>());
-    if (skip < rows)
-      ops_->finish_layer(w, a.att.as<float>() + skip * recurrent_out(c), a.q.as<float>(), nullptr,
-                         xc + skip * c.dim, rows - skip, Phase::Prefill);
+    for (const auto& [begin, end] : parts)
+      if (begin < end)
+        ops_->finish_layer(w, a.att.as<float>() + begin * recurrent_out(c), a.q.as<float>(),
+                           nullptr, xc + begin * c.dim, end - begin, Phase::Prefill);
     return;
   }
   Linear qkv;
@@ -234,36 +239,44 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   device_->linear(qkv);
   ops_->norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
-  if (skip == rows) return;
-  if (skip > 0) {
-    Linear q = qkv;
-    q.x = xc + skip * c.dim;
-    q.n = rows - skip;
-    q.outs[0] = qkv.outs[2];
+  for (const auto& [begin, end] : parts)
+    if (begin < end) attend_rows(r, xc, begin, end, skip == 0 ? nullptr : &qkv);
+}
+
+// Attends with rows [begin, end) of a chunk, whose keys and values the layer holds, and finishes
+// the layer for them. qkv: the chunk's product, if it did not make their queries.
+void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, const Linear* qkv) {
+  const Config& c = model_.config;
+  const LayerWeights& w = model_.weights.layers[r.layer];
+  const Activations::Rows& a = act_->prompt;
+  const int64_t n = end - begin, pos0 = r.n0 + r.first + begin, q_width = c.q_width(r.layer);
+  float* const x = xc + begin * c.dim;
+  if (qkv) {
+    Linear q = *qkv;
+    q.x = x;
+    q.n = n;
+    q.outs[0] = qkv->outs[2];
     q.n_outs = 1;
     device_->linear(q);
   }
-  ops_->take_queries(r.layer, rows - skip, a);
-  ops_->norm_qk(a.q.as<float>(), rows - skip, q_width, w.q_norm);
-  if (!r.list)
-    device_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
-                  c.query_rope(r.layer));
+  ops_->take_queries(r.layer, n, a);
+  ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
+  if (!r.list) device_->rope(a.q.as<float>(), n, q_width, c.n_heads, pos0, c.query_rope(r.layer));
   PromptAttention att;
   att.q = a.q.as<float>();
-  att.n = rows - skip;
+  att.n = n;
   att.ldq = att.ldo = q_width;
-  att.pos0 = n0 + first + skip;
+  att.pos0 = pos0;
   att.window = window(r.layer);
-  att.last = first + rows == n && !options_.attention;
+  att.last = r.first + end == r.n() && !options_.attention;
   att.out = a.att.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
   if (const auto lists = selector_->lists()) att.query_position = lists->last;
   r.prompt->attend(att);
-  r.pairs += static_cast<double>(rows - skip) *
-             (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
+  r.pairs +=
+      static_cast<double>(n) * (static_cast<double>(pos0) + static_cast<double>(n + 1) / 2.0);
   ops_->finish_layer(w, a.att.as<float>(), a.q.as<float>(),
-                     c.query_gate ? a.gate.as<float>() : nullptr, xc + skip * c.dim, rows - skip,
-                     Phase::Prefill);
+                     c.query_gate ? a.gate.as<float>() : nullptr, x, n, Phase::Prefill);
 }
 
 void Engine::finish_run(PrefillRun& r) {

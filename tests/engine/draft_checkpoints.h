@@ -62,8 +62,9 @@ inline ContextOptions draft_context(DraftKind draft) {
 }
 
 // Returns the logits of chained guesses, each the best of its row.
+// n_ids: the guesses are below this.
 inline std::vector<std::vector<float>> guessed(Runtime& r, riffle_session* s, int32_t next,
-                                               int64_t most) {
+                                               int64_t most, int64_t n_ids = INT64_MAX) {
   std::vector<std::vector<float>> rows;
   DraftRequest request;
   request.next = next;
@@ -71,7 +72,8 @@ inline std::vector<std::vector<float>> guessed(Runtime& r, riffle_session* s, in
   request.draw = [&](std::span<const float> logits, size_t i) {
     CHECK(i == rows.size());
     rows.emplace_back(logits.begin(), logits.end());
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const auto end = logits.begin() + std::min(n_ids, static_cast<int64_t>(logits.size()));
+    return static_cast<int32_t>(std::max_element(logits.begin(), end) - logits.begin());
   };
   Sequence* const sequence = s->sequence.get();
   r.context->engine->guess({&sequence, 1}, {&request, 1});

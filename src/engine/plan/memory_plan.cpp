@@ -374,7 +374,7 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 
 // Plans a device with a pool. Without a setting for the number of layers whose experts stay in host
 // memory, it takes the fewest that leave the pool an eighth of the KV, since a step reads about
-// that part; if none do, all.
+// that part; if none do, all. If the number of slots is given, it takes the fewest that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
@@ -386,8 +386,9 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
   const auto roomy = [&](int n) {
     verdict = with(n);
     return verdict.status == RIFFLE_OK &&
-           product({uint64_t(r.slots - r.lent_slots), plan.slot_bytes, kPoolShare}) >=
-               product({uint64_t(r.options.n_sessions), plan.host_kv});
+           (r.options.slots > 0 ||
+            product({uint64_t(r.slots - r.lent_slots), plan.slot_bytes, kPoolShare}) >=
+                product({uint64_t(r.options.n_sessions), plan.host_kv - plan.host_states}));
   };
   int few = -1, many = layers;
   while (many - few > 1) {

@@ -62,7 +62,10 @@ TEST_CASE("cuda: states: pools and graphs change no bit", "[cuda][states]") {
         o.slots = slots;
         Runtime r(o, model);
         CHECK(same_bits(run(r, r.session(), prompt, steps), want));
-        if (slots < 20 || selector == SelectorKind::SHARE || !host_decides_here()) continue;
+        // The host decides residency for at most 8 query heads for a KV head.
+        if (slots < 20 || selector == SelectorKind::SHARE || !host_decides_here() ||
+            r.model->model->config.most_group() > 8)
+          continue;
         o.residency = ResidencyKind::HOST;
         Runtime hosted(o, model);
         CHECK(same_bits(run(hosted, hosted.session(), prompt, steps), want));
@@ -189,23 +192,25 @@ TEST_CASE("cuda: states: saved sessions go on with the same bits, also on the CP
   for (const char* name : kModels) {
     INFO(name);
     const std::string model = hybrid(temp, name);
-    ContextOptions on_cpu = on_gpu();
+    ContextOptions on_cpu = on_gpu(SelectorKind::DENSE);
     on_cpu.device = DeviceKind::CPU;
-    Runtime a(on_gpu(), model), b(on_gpu(), model), cpu(on_cpu, model);
+    Runtime a(on_gpu(SelectorKind::DENSE), model), b(on_gpu(SelectorKind::DENSE), model),
+        cpu(on_cpu, model);
     riffle_session* const s = a.session(ids(0, 300));
     for (int round = 0; round < 3; ++round) {
       save(a, s, path);
       riffle_session* const loaded = load(b, path);
       CHECK(riffle_session_reach(loaded, 299) == riffle_session_reach(s, 299));
-      go_on_alike(a, s, b, loaded, ids(300 + 20 * round, 320 + 20 * round));
-      riffle_session* const elsewhere = load(cpu, path);
+      // The CPU's kernels differ in rounding.
+      riffle_session *here = load(b, path), *elsewhere = load(cpu, path);
       for (const int32_t t : ids(300 + 20 * round, 320 + 20 * round)) {
-        riffle_session* one = elsewhere;
-        cpu.check(riffle_step(cpu.context, &one, &t, 1));
+        b.check(riffle_step(b.context, &here, &t, 1));
+        cpu.check(riffle_step(cpu.context, &elsewhere, &t, 1));
       }
-      const TinyDifference d = tiny_difference(a.logits(s), cpu.logits(elsewhere), "on the CPU");
+      const TinyDifference d = tiny_difference(b.logits(here), cpu.logits(elsewhere), "on the CPU");
       INFO(d.where);
       CHECK(d.relative <= 1e-3);
+      go_on_alike(a, s, b, loaded, ids(300 + 20 * round, 320 + 20 * round));
     }
     // And back: what the CPU saved goes on here.
     riffle_session* const t = cpu.session(ids(0, 300));
