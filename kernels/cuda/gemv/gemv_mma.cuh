@@ -49,15 +49,6 @@ constexpr int x_bytes(int n, int parts) { return n * 4 * (parts == 3 ? 24 : 16);
 
 #if __CUDA_ARCH__ >= 800
 
-__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                         uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ __forceinline__ void copy16(uint32_t shared, const char* p) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(p)
                : "memory");
@@ -66,16 +57,6 @@ __device__ __forceinline__ void prefetch_row(const char* p, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 #endif
-}
-
-// Returns the bf16s nearest to two floats, the first in the low half; *a and *b become the
-// remainders.
-__device__ __forceinline__ uint32_t split(float* a, float* b) {
-  uint32_t both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(*b), "f"(*a));
-  *a -= __uint_as_float(both << 16);
-  *b -= __uint_as_float(both & 0xffff0000u);
-  return both;
 }
 
 // The rows of a unit: the 8 rows of w[0] from `first` on, and those of w[1] from first + 8 - second
@@ -191,11 +172,11 @@ __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int
         squares[i] = fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, squares[i]))));
         x.x *= weight[m].x, x.y *= weight[m].y, x.z *= weight[m].z, x.w *= weight[m].w;
         uint4 p;
-        p.x = split(&x.x, &x.y), p.y = split(&x.z, &x.w);
-        p.z = split(&x.x, &x.y), p.w = split(&x.z, &x.w);
+        p.x = split_bf16(&x.x, &x.y), p.y = split_bf16(&x.z, &x.w);
+        p.z = split_bf16(&x.x, &x.y), p.w = split_bf16(&x.z, &x.w);
         parts[at + i * 4] = p;
         if constexpr (kParts == 3)
-          third[at + i * 4] = make_uint2(split(&x.x, &x.y), split(&x.z, &x.w));
+          third[at + i * 4] = make_uint2(split_bf16(&x.x, &x.y), split_bf16(&x.z, &x.w));
       }
     }
   }
