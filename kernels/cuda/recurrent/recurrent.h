@@ -34,8 +34,17 @@ struct RecurStep {
   bool overlap = false;       // see Gemv::overlap
 };
 
-// Rows of a prompt, in the order of their tokens. The work is divided so that the bits do not
-// depend on the division of a prompt into calls; they are those of a step's rows.
+// A state that is wanted inside a prompt.
+struct RecurKeep {
+  int64_t row = 0;      // the state after the first `row` rows; 0 < row < RecurPrompt::n
+  float* to = nullptr;  // receives it; neither RecurPrompt::from nor RecurPrompt::to
+};
+inline constexpr int kMostRecurKeeps = 16;  // the largest number in a call
+
+// Rows of a prompt, in the order of their tokens. The bits do not depend on the division of a
+// prompt into calls, and are those of a step's rows, except where recurrent_in_chunks: there the
+// chunks begin at the call's first row. So the bits depend on the rows at which calls begin, but
+// not on the rows at which they end or states are kept, unless a call falls below a chunk.
 struct RecurPrompt {
   const float* from = nullptr;  // the layer's state before the rows; null: all values are 0
   float* to = nullptr;          // receives the state after them; may be `from`
@@ -44,6 +53,8 @@ struct RecurPrompt {
   float* out = nullptr;  // [n][out_width]
   // recurrent_scratch(shape, n) bytes. The rows are processed in pieces that fit it.
   void* scratch = nullptr;
+  const RecurKeep* keeps = nullptr;  // in host memory, in ascending order of their rows
+  int n_keeps = 0;                   // at most kMostRecurKeeps
 };
 
 // Tells whether the kernels run layers of this shape: k_dim and v_dim at most 256, taps at most 8.
@@ -51,12 +62,19 @@ bool recurrent_supported(const ShortConv& shape);
 bool recurrent_supported(const GatedDelta& shape);
 bool recurrent_supported(const Mamba2& shape);
 
+// Tells whether a call of recur_prompt with n rows computes chunks of tokens on the current
+// device's tensor cores, which is faster than token by token: k_dim 64 or 128, v_dim a multiple of
+// 64, and at least kRecurChunk rows. Values of the operands are rounded to 17 bits.
+inline constexpr int kRecurChunk = 64;
+bool recurrent_in_chunks(const GatedDelta& shape, int64_t n);
+
 // Return the values of one kept row of RecurStep::inputs_at.
 int64_t recurrent_inputs(const ShortConv& shape);
 int64_t recurrent_inputs(const GatedDelta& shape);
 int64_t recurrent_inputs(const Mamba2& shape);
 
-// Return the bytes of RecurPrompt::scratch for n rows; more rows than a few hundred need no more.
+// Return the bytes of RecurPrompt::scratch for calls of at most n rows; more than 1,024 rows need
+// no more.
 int64_t recurrent_scratch(const ShortConv& shape, int64_t n);
 int64_t recurrent_scratch(const GatedDelta& shape, int64_t n);
 int64_t recurrent_scratch(const Mamba2& shape, int64_t n);

@@ -1,7 +1,7 @@
 // LFM2's short convolution: y_i = c_i * sum over k of taps[k] * u_(i - (n_taps - 1) + k), where u =
 // b * x. A thread has a channel; in prompts, of a few tokens.
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/recurrent/recurrent.h"
+#include "kernels/cuda/recurrent/keeps.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -128,11 +128,12 @@ Status recur_step(const ShortConv& shape, const RecurStep& args, cudaStream_t st
 }
 
 Status recur_prompt(const ShortConv& shape, const RecurPrompt& args, cudaStream_t stream) {
-  if (!recurrent_supported(shape) || args.n < 1 || !args.in || !args.to || !args.out)
-    return cudaErrorInvalidValue;
-  const int64_t strips = (args.n + kStrip - 1) / kStrip;
-  short_conv_prompt_kernel<<<grid_of(shape, strips), kThreads, 0, stream>>>({shape, args});
-  return cudaGetLastError();
+  if (!recurrent_supported(shape)) return cudaErrorInvalidValue;
+  return divide_at_keeps(args, 3 * int64_t{shape.dim}, shape.dim, [&](const RecurPrompt& part) {
+    const int64_t strips = (part.n + kStrip - 1) / kStrip;
+    short_conv_prompt_kernel<<<grid_of(shape, strips), kThreads, 0, stream>>>({shape, part});
+    return cudaGetLastError();
+  });
 }
 
 }  // namespace riffle::cuda
