@@ -158,10 +158,11 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_solve_kernel(const ChunkPie
     __syncthreads();
     s.log_decay[slot][i] = c;
     __syncthreads();
-    for (int j = 0; j < i; j++)
-      s.solve[slot][j][i] = strength * decay_between(c, s.log_decay[slot][j]) * s.keys[j][i];
+    if (is_head)
+      for (int j = 0; j < i; j++)
+        s.solve[slot][j][i] = strength * decay_between(c, s.log_decay[slot][j]) * s.keys[j][i];
     __syncthreads();
-    solve_column(s.solve[slot], i);
+    if (is_head) solve_column(s.solve[slot], i);
     __syncthreads();
     if (is_head) {
       ChunkOfHead& to = p.of_head(chunk, head);
