@@ -122,8 +122,8 @@ class CudaKv : public KvStore, PagedPool {
   // place of the state that a prompt makes of it.
   const float* state(const SequenceKv& sequence, int layer) const;
   float* next_state(const SequenceKv& sequence, int layer) const;
-  // Copies a layer's next state to a checkpoint that the prompt passes.
-  void keep_state(SequenceKv& sequence, int layer, const StateAt& checkpoint);
+  // Copies a layer's state on the device to a checkpoint that the prompt passes.
+  void keep_state(int layer, const StateAt& checkpoint, const float* state);
 
   // The stages of a prompt: begins a layer; completes it (Prompt::finish_layer); completes all
   // layers.

@@ -158,14 +158,14 @@ void CudaKv::begin_states(SequenceKv& s, int64_t n_total) {
     keep_states(s, newest);
 }
 
-void CudaKv::keep_state(SequenceKv& s, int layer, const StateAt& checkpoint) {
+void CudaKv::keep_state(int layer, const StateAt& checkpoint, const float* state) {
   std::byte* block = checkpoint.block;
   std::vector<std::byte*> unlocked;
   slabs_->add_unlocked(&block, 1, unlocked);
   slabs_->wait(unlocked);
   const auto bytes = static_cast<size_t>(shape().layer(layer).state_bytes);
-  check(cudaMemcpyAsync(block + shape().state_at(layer), next_state(s, layer), bytes,
-                        cudaMemcpyDeviceToHost, *compute_),
+  check(cudaMemcpyAsync(block + shape().state_at(layer), state, bytes, cudaMemcpyDeviceToHost,
+                        *compute_),
         "copying states");
   counters.flushed_bytes += bytes;
 }

@@ -164,35 +164,46 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
               "computing a prompt's attention");
 }
 
-// Stops at each length at which the sequence keeps its states. The states at the prompt's end go to
-// the host store when it is committed.
+// Leaves the states of the lengths at which the sequence keeps some. The states at the prompt's end
+// go to the host store when it is committed.
 void CudaDevice::CudaPrompt::recur(float* in, int64_t n, int64_t pos0, float* out) {
   const DeviceScope on = device_.enter();
   SequenceKv& s = *request_.sequence;
+  CudaKv& kv = device_.kv_;
   const RecurrentShape shape = device_.shape_of_recurrent(at_);
   const int64_t in_width = recurrent_in(config_), out_width = recurrent_out(config_);
-  const auto run = [&](int64_t first, int64_t last) {
+  float* const next = kv.next_state(s, at_);
+  RecurKeep keeps[kMostRecurKeeps];
+  const StateAt* states[kMostRecurKeeps];
+  auto state = s.next_states.begin();
+  while (state != s.next_states.end() && state->n_tokens <= pos0) ++state;
+  for (int64_t first = pos0, end; first < pos0 + n; first = end) {
     RecurPrompt args;
-    args.to = device_.kv_.next_state(s, at_);
-    args.from = first == s.n_tokens ? device_.kv_.state(s, at_) : args.to;
+    args.keeps = keeps;
+    end = pos0 + n;
+    for (; state != s.next_states.end() && state->n_tokens < end; ++state) {
+      if (args.n_keeps == kMostRecurKeeps) {
+        end = state->n_tokens;
+        break;
+      }
+      keeps[args.n_keeps] = {state->n_tokens - first, device_.prompt_.kept.as<float>() +
+                                                          args.n_keeps * recurrent_state(config_)};
+      states[args.n_keeps++] = &*state;
+    }
+    args.to = next;
+    args.from = first == s.n_tokens ? kv.state(s, at_) : next;
     args.in = in + (first - pos0) * in_width;
-    args.n = last - first;
+    args.n = end - first;
     args.out = out + (first - pos0) * out_width;
     args.scratch = device_.prompt_.recurrent.data();
-    cuda::check(
-        std::visit(
-            [&](const auto& of) { return riffle::cuda::recur_prompt(of, args, device_.compute_); },
-            shape),
-        "computing a recurrent layer");
-  };
-  int64_t first = pos0;
-  for (const StateAt& state : s.next_states) {
-    if (state.n_tokens <= first || state.n_tokens > pos0 + n) continue;
-    run(first, state.n_tokens);
-    first = state.n_tokens;
-    if (first < request_.n_total) device_.kv_.keep_state(s, at_, state);
+    const auto run = [&](const auto& of) {
+      return riffle::cuda::recur_prompt(of, args, device_.compute_);
+    };
+    cuda::check(std::visit(run, shape), "computing a recurrent layer");
+    for (int i = 0; i < args.n_keeps; ++i) kv.keep_state(at_, *states[i], keeps[i].to);
+    if (state == s.next_states.end() || state->n_tokens != end || end == request_.n_total) continue;
+    kv.keep_state(at_, *state++, next);
   }
-  if (first < pos0 + n) run(first, pos0 + n);
 }
 
 void CudaDevice::CudaPrompt::fill_from(const AttentionSource& source, int64_t pos0, int64_t n) {

@@ -54,11 +54,15 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   if (s.experts_on_host)
     add("experts from host memory", expert_staging_bytes(model, kv_type),
         [](PromptBuffers& b) -> Buffer& { return b.expert_staging; });
-  if (c.recurrence.kind != Recurrence::NONE)
-    add("rows of recurrent layers",
+  if (c.recurrence.kind != Recurrence::NONE) {
+    constexpr const char* kRows = "rows of recurrent layers";
+    add(kRows,
         std::visit([&](const auto& of) { return recurrent_scratch(of, s.chunk); },
                    recurrent_shape(c)),
         [](PromptBuffers& b) -> Buffer& { return b.recurrent; });
+    add(kRows, sizeof(float) * kMostRecurKeeps * recurrent_state(c),
+        [](PromptBuffers& b) -> Buffer& { return b.kept; });
+  }
   add("a layer's KV in f16", unpacked_kv_bytes(kv_shape(c, options), s.n_total),
       [](PromptBuffers& b) -> Buffer& { return b.kv_f16; });
   return list;

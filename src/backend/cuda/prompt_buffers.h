@@ -18,6 +18,7 @@ struct PromptBuffers {
   Buffer expert_staging;  // neighbouring experts from host memory
   Buffer kv_f16;          // a layer's KV, where it is kept in 8 bits
   Buffer recurrent;       // RecurPrompt::scratch
+  Buffer kept;            // a layer's states at the checkpoints of a call (RecurKeep)
   ExpertBuffers experts;
 };
 
