@@ -17,7 +17,8 @@ struct Pair {
 
 __device__ Pair rotate(const float* head, int j, int half, const float* cs, RopePairs pairs) {
   const float x0 = head[pairs.first(j)], x1 = head[pairs.second(j, half)];
-  const float c = cs[2 * j], s = cs[2 * j + 1];
+  const int entry = pairs.entry(j);
+  const float c = cs[2 * entry], s = cs[2 * entry + 1];
   return {__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)),
           __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
 }
@@ -122,7 +123,7 @@ __global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos
                             RopePairs pairs, bool transform) {
   const int64_t i = blockIdx.x;
   rotate_in_place(x + i * ld + static_cast<int64_t>(blockIdx.y) * head_dim, head_dim / 2,
-                  cos_sin + (pos0 + i) * head_dim, pairs, transform);
+                  cos_sin + (pos0 + i) * pairs.row_width(head_dim), pairs, transform);
 }
 
 __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
@@ -131,7 +132,8 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
   allow_next();
   const StepSequence& sequence = a.sequences[i];
   const int64_t position = sequence.n_tokens - 1;
-  const float* cs = (head < a.n_heads ? a.query_cos_sin : a.cos_sin) + position * d;
+  const float* cs =
+      (head < a.n_heads ? a.query_cos_sin : a.cos_sin) + position * a.pairs.row_width(d);
   wait_for_earlier();  // q, k and v
   if (head < a.n_heads) {
     rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.pairs,
@@ -151,7 +153,8 @@ __global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, cons
   const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i,
                 from = i * ldk + head * layout.head_dim;
   const int64_t block = head * n_blocks + position / layout.block_size;
-  append(k + from, v + from, layout.head_dim / 2, cos_sin + position * layout.head_dim, pairs,
+  append(k + from, v + from, layout.head_dim / 2,
+         cos_sin + position * pairs.row_width(layout.head_dim), pairs,
          blocks + block * layout.block_bytes, position % layout.block_size, layout);
 }
 

@@ -93,7 +93,7 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
   const int64_t room = std::max<int64_t>(n, options_.options.n_ctx);
   cos_sin_.resize(frequencies.size());
   for (size_t t = 0; t < cos_sin_.size(); ++t) {
-    const size_t bytes = room * config_.rope_head(config_.ropes[t]) * sizeof(float);
+    const size_t bytes = room * rope_row(config_, config_.ropes[t]) * sizeof(float);
     if (cos_sin_[t].size() >= bytes) continue;
     rope_positions_ = 0;
     grow(cos_sin_[t], bytes, "the RoPE table");
@@ -105,12 +105,14 @@ void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequenc
   while (rope_positions_ < last) {
     const int64_t first = rope_positions_, count = std::min(kAtOnce, last - first);
     for (size_t t = 0; t < cos_sin_.size(); ++t) {
-      const size_t row = config_.rope_head(config_.ropes[t]);
-      table.resize(count * row);
+      const Rope& rope = config_.ropes[t];
+      const size_t whole = config_.rope_head(rope), row = rope_row(config_, rope);
+      table.resize(count * whole);
       threads_->parallel_for(
-          count, [&](int64_t i, int) { frequencies[t].row(first + i, table.data() + i * row); });
-      check(cudaMemcpyAsync(cos_sin_[t].as<float>() + first * row, table.data(),
-                            table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
+          count, [&](int64_t i, int) { frequencies[t].row(first + i, table.data() + i * whole); });
+      check(cudaMemcpy2DAsync(cos_sin_[t].as<float>() + first * row, row * sizeof(float),
+                              table.data(), whole * sizeof(float), row * sizeof(float), count,
+                              cudaMemcpyHostToDevice, compute_),
             "filling the RoPE table");
       compute_.wait("filling the RoPE table");
     }
@@ -405,8 +407,7 @@ void CudaDevice::embed(const Tensor& table, const int32_t* tokens, int64_t n, fl
 }
 
 RopePairs CudaDevice::rope_pairs(int rope) const {
-  const Rope& r = config_.ropes[rope];
-  return {config_.rope_interleaved, r.rotated > 0 ? r.rotated : config_.rope_head(r)};
+  return riffle::cuda::rope_pairs(config_, config_.ropes[rope]);
 }
 
 void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {

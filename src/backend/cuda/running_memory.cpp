@@ -102,7 +102,7 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   };
   add("cuBLAS's workspace", Cublas::kWorkspaceBytes);
   add("small buffers", kSlack);
-  for (const Rope& rope : c.ropes) add("RoPE tables", 4 * n_ctx * c.rope_head(rope));
+  for (const Rope& rope : c.ropes) add("RoPE tables", 4 * n_ctx * rope_row(c, rope));
   for (const uint64_t bytes : CudaKv::copy_bytes(shape, blocks)) add("block descriptors", bytes);
   add("the pool's tables", CudaKv::table_bytes());
 

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "backend/score_rows.h"
+#include "kernels/common/rope_pairs.h"
 #include "kernels/cuda/gemv/gemv.h"
 
 namespace riffle::cuda {
@@ -34,6 +35,14 @@ inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
 // at a time.
 inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
   return std::max<int64_t>(1, unpacked_rows(n * one.rows, one.cols, type) / one.rows);
+}
+
+inline RopePairs rope_pairs(const Config& config, const Rope& rope) {
+  return {config.rope_interleaved, rope.rotated > 0 ? rope.rotated : config.rope_head(rope)};
+}
+// Returns the values of a position in a RoPE table.
+inline int64_t rope_row(const Config& config, const Rope& rope) {
+  return rope_pairs(config, rope).row_width(config.rope_head(rope));
 }
 
 // Lists the most device memory that steps of n_sessions together take besides weights, sessions and

@@ -36,15 +36,24 @@ std::vector<float> random_floats(Rng& g, size_t n, float scale = 1) {
   for (float& x : v) x = uniform(g) * scale;
   return v;
 }
-std::vector<float> cos_sin_table(int64_t positions, int head_dim) {
+// Pairs that are not rotated share a factor.
+std::vector<float> cos_sin_table(int64_t positions, int head_dim, RopePairs pairs) {
   std::vector<float> table(positions * head_dim);
   for (int64_t p = 0; p < positions; p++)
     for (int j = 0; j < head_dim / 2; j++) {
       const double angle = static_cast<double>(p) * std::pow(10000.0, -2.0 * j / head_dim);
-      table[p * head_dim + 2 * j] = static_cast<float>(std::cos(angle));
-      table[p * head_dim + 2 * j + 1] = static_cast<float>(std::sin(angle));
+      const bool rotates = pairs.interleaved || j < pairs.rotated / 2;
+      table[p * head_dim + 2 * j] = rotates ? static_cast<float>(std::cos(angle)) : 1.25f;
+      table[p * head_dim + 2 * j + 1] = rotates ? static_cast<float>(std::sin(angle)) : 0;
     }
   return table;
+}
+// The device's table has the first values of each row.
+std::vector<float> device_table(const std::vector<float>& table, int head_dim, RopePairs pairs) {
+  std::vector<float> out;
+  for (size_t row = 0; row < table.size(); row += head_dim)
+    out.insert(out.end(), table.begin() + row, table.begin() + row + pairs.row_width(head_dim));
+  return out;
 }
 KvLayout layout_of(KvType type, int block_size, int d) {
   const int64_t row = kv_row_bytes(type, d);
@@ -77,9 +86,9 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         const int n = 5, n_heads = 6, n_kv = 3, block_size = 16, layer = 1, n_layers = 3;
         const int64_t ldq = n_heads * d + 2, ldk = n_kv * d + 1, pos0 = 13;
         const KvLayout layout = layout_of(type, block_size, d);
-        const auto table = cos_sin_table(100, d), q = random_floats(g, n * ldq),
+        const auto table = cos_sin_table(100, d, pairs), q = random_floats(g, n * ldq),
                    key = random_floats(g, n * ldk, 4), value = random_floats(g, n * ldk);
-        const DeviceArray<float> table_d(table), key_d(key), value_d(value);
+        const DeviceArray<float> table_d(device_table(table, d, pairs)), key_d(key), value_d(value);
         INFO("head_dim " << d << " interleaved " << pairs.interleaved << " rotated "
                          << pairs.rotated << " type " << static_cast<int>(type));
 
