@@ -16,8 +16,9 @@ struct RopePairs {
   RIFFLE_HOST_DEVICE int second(int j, int half) const {
     return interleaved ? 2 * j + 1 : j < rotated / 2 ? j + rotated / 2 : j + half;
   }
-  // A GPU's table has no rows of whole heads: all pairs that are not rotated share the entry after
-  // the rotated ones. Return the numbers of a row, and the entry of pair j.
+  // In a GPU's table all pairs that are not rotated share one entry, after the rotated ones. Rows
+  // of interleaved or wholly rotated heads are those of whole heads. Return the floats of a row,
+  // and the entry of pair j.
   RIFFLE_HOST_DEVICE int row_width(int head_dim) const {
     return interleaved || rotated >= head_dim ? head_dim : rotated + 2;
   }

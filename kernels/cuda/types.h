@@ -84,12 +84,12 @@ struct StepSequence {
   // [heads][max_blocks]: n_tokens of the last step that attended to the block; 0: no step has. Null
   // unless DecodeStep::stamp or count_working_sets asks for it.
   uint32_t* last_use = nullptr;
-  // A layer that keeps a recurrent state (recurrent/recurrent.h): the states to go on from (null:
-  // all values are 0) and the ones to write; this row's number among those of its sequence; and in
-  // row 0, their number and the number of kept inputs that come before them.
+  // States of recurrent layers (recurrent/recurrent.h): those to go on from (null: all values are
+  // 0), and those to write.
   const std::byte* state = nullptr;
   std::byte* next_state = nullptr;
-  int32_t row = 0, n_rows = 1, replayed = 0;
+  int32_t row = 0;                   // number of this row in its sequence
+  int32_t n_rows = 1, replayed = 0;  // in row 0: rows of the sequence; kept inputs before them
 };
 
 inline constexpr int kWindows = 5;  // windows whose working sets are counted (pool.h)

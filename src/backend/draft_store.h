@@ -1,6 +1,7 @@
 // Keys and values of the MTP layer (model.h, DraftWeights) where a device runs the layer: for each
-// sequence those of the last pairs, which its next guesses can see. The engine gives up what a
-// sequence has here after any error, since guesses may be wrong or missing.
+// sequence those of the last pairs, which its next guesses can see. A pair is the model's output at
+// a token and the embedding of the token after it. After an error the engine drops a sequence's
+// pairs: only its guesses suffer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,7 +20,7 @@ inline constexpr int kMostGuesses = 4;
 // Keys and values of one sequence. The store outlives it.
 struct DraftKv {
   virtual ~DraftKv() = default;
-  int64_t n_pairs = 0;  // the next pair's place
+  int64_t n_pairs = 0;  // number of pairs, and the place of the next one
 };
 
 // A pass through the layer, which takes one more pair of each of n sequences and guesses a token.
@@ -37,7 +38,7 @@ class DraftStore {
 
   // Returns the device of the layer's operations.
   virtual Device& device() = 0;
-  // Return the most pairs of one append, and the phase of the products that n of them go through.
+  // Return the most pairs of one append, and the phase in which n of them are multiplied.
   virtual int64_t append_rows() const = 0;
   virtual Phase append_phase(int64_t n) const = 0;
 

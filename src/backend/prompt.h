@@ -59,8 +59,9 @@ class Prompt {
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
   virtual void attend(const PromptAttention& args) = 0;
   // A layer that keeps a recurrent state has this in place of append and attend, for the n tokens
-  // from pos0 on, in the order of their tokens: in [n][recurrent_in], out [n][recurrent_out]. It
-  // writes the states of SequenceKv::next_states. `in` may be overwritten.
+  // from pos0 on, in the order of their tokens: in [n][recurrent_in], out [n][recurrent_out]. When
+  // the prompt is committed, the states of SequenceKv::next_states are written. `in` may be
+  // overwritten.
   virtual void recur(float* in, int64_t n, int64_t pos0, float* out) {
     (void)in, (void)n, (void)pos0, (void)out;
     fail(RIFFLE_UNSUPPORTED, "this device has no kernels for layers with a recurrent state");

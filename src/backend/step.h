@@ -91,8 +91,9 @@ class Step {
   // q, out [n][n_heads*head_dim]. Requires: the current token's k and v were appended.
   virtual void attend(int layer, const float* q, float* out) = 0;
   // A layer that keeps a recurrent state has this in place of append and attend: in
-  // [n][recurrent_in], out [n][recurrent_out]. A row continues from the state before it, and writes
-  // the one after it to SequenceKv::next_states. `in` may be overwritten.
+  // [n][recurrent_in], out [n][recurrent_out]. A row continues from the state before it. The device
+  // keeps the state after each row, or what it needs to make it (kv/README.md, States). `in` may be
+  // overwritten.
   virtual void recur(int layer, float* in, float* out) {
     (void)layer, (void)in, (void)out;
     fail(RIFFLE_UNSUPPORTED, "this device has no kernels for layers with a recurrent state");

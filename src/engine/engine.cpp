@@ -27,12 +27,20 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   device_ = make_device(model, options_, threads_.get());
   ops_ = std::make_unique<LayerOps>(model, *device_);
-  if (options_.drafts)
-    head_ = std::make_unique<DraftHead>(model, options_, threads_.get(), *device_);
+  if (options_.drafts) make_head();
   dense_ = make_dense();
   selector_ = selector_of(selection());
   check_selector(*selector_, selection());
   act_ = std::make_unique<Activations>();
+}
+
+// Guesses that nobody asked for are left out if the device lacks something for them.
+void Engine::make_head() {
+  try {
+    head_ = std::make_unique<DraftHead>(model_, options_, threads_.get(), *device_);
+  } catch (const Error& e) {
+    if (e.status() != RIFFLE_UNSUPPORTED || options_.options.draft != DraftKind::AUTO) throw;
+  }
 }
 
 Engine::~Engine() = default;

@@ -199,8 +199,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
   const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
-  // The MTP layer wants more of them. They go first, on their own, so that the bits of the others
-  // do not depend on it.
+  // The MTP layer needs the output of more rows. These are computed first and on their own, so that
+  // the bits of the other rows are the same without it.
   const int64_t for_drafts =
       drafts() ? std::clamp<int64_t>(n - head_->rows_wanted() - first, 0, skip) : skip;
   const std::pair<int64_t, int64_t> parts[] = {{for_drafts, skip}, {skip, rows}};
@@ -244,7 +244,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
 }
 
 // Attends with rows [begin, end) of a chunk, whose keys and values the layer holds, and finishes
-// the layer for them. qkv: the chunk's product, if it did not make their queries.
+// the layer for them. qkv: the arguments of the chunk's product; null if it made the queries.
 void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, const Linear* qkv) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[r.layer];

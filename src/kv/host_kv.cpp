@@ -113,7 +113,7 @@ void HostKv::keep_states(SequenceKv& s) {
     s.states.pop_back();
   }
   Checkpoints::choose(s.states, s.n_tokens, most_states(s));
-  // The device has only the newest one.
+  // A state without a block is on the device only, which has just the newest.
   for (StateAt& state : s.states) state.keep &= state.block || state.n_tokens == s.n_tokens;
   drop_unkept(s);
 }

@@ -42,8 +42,8 @@ struct HeadKv {
       bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
 };
 
-// The states of all layers that keep one, after n_tokens tokens, in a block of the host store. When
-// the sequence has these tokens, the block is never written to again, so that forks share it.
+// The states of all layers that keep one, after n_tokens tokens, in a block of the host store. The
+// block is written once, so that forks share it.
 struct StateAt : Checkpoint {
   std::byte* block = nullptr;  // null: the newest state, which only the device has
   std::shared_ptr<const std::vector<float>> logits{};  // after these tokens; null: not kept
@@ -87,8 +87,8 @@ struct MappedBlocks {
 
 class HostKv {
  public:
-  // whole: digests are kept and built here, and so is the newest state of recurrent layers. False:
-  // the device has them. Then create, fork, enter and renew_digests build no digests, but
+  // whole: the host store keeps and builds digests, and keeps the newest state of recurrent layers.
+  // False: the device does. Then create, fork, enter and renew_digests build no digests, but
   // build_digests and change_digests still do, so the device's KvStore must override commit and
   // change_digests, whose defaults call them; and reserve_rows takes no memory for states. limit:
   // see HostStore. Layers with a window have no digests, since they are not selected from.

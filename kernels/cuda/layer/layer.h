@@ -47,9 +47,9 @@ Status relu_squared(const void* x, int64_t count, WType in_type, void* out, WTyp
                     cudaStream_t stream, const float* bias = nullptr, int64_t width = 0);
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
-// cos_sin[position][RopePairs::row_width(head_dim)/2][2]. `pairs` is the order of the input; pair j of the output is
-// always (j, j + head_dim/2). transform: also transforms the heads after the rotation
-// (kernels/common/hadamard.h), as is done to queries and keys if keys are kept in 8 bits.
+// cos_sin[position][RopePairs::row_width(head_dim) / 2][2]. `pairs` is the order of the input; pair
+// j of the output is always (j, j + head_dim/2). transform: also transforms the heads after the
+// rotation (kernels/common/hadamard.h), as is done to queries and keys if keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
             int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream);
 

@@ -41,10 +41,10 @@ struct RecurKeep {
 };
 inline constexpr int kMostRecurKeeps = 16;  // the largest number in a call
 
-// Rows of a prompt, in the order of their tokens. The bits do not depend on the division of a
-// prompt into calls, and are those of a step's rows, except where recurrent_in_chunks: there the
-// chunks begin at the call's first row. So the bits depend on the rows at which calls begin, but
-// not on the rows at which they end or states are kept, unless a call falls below a chunk.
+// Rows of a prompt, in the order of their tokens. Token by token, the bits are those of a step's
+// rows, however a prompt is divided into calls. Where recurrent_in_chunks is true, chunks begin at
+// the call's first row, so the bits depend on where calls begin. They do not depend on where calls
+// end or which states are kept, as long as each call has at least kRecurChunk rows.
 struct RecurPrompt {
   const float* from = nullptr;  // the layer's state before the rows; null: all values are 0
   float* to = nullptr;          // receives the state after them; may be `from`

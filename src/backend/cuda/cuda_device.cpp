@@ -485,14 +485,17 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
 
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
-  int last = -1;  // the last layer that was asked for: those like it need not be
+  int last = -1;  // the last layer with attention that was checked; one like it needs no check
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (c.recurs(layer)) {
       if (std::visit([](const auto& of) { return cuda::recurrent_supported(of); },
                      recurrent_shape(c)))
         continue;
-      text = format("the CUDA kernels do not support the %s of layer %d, of heads of %d x %d",
-                    recurrence_info(c).name, layer, c.recurrence.v_dim, c.recurrence.k_dim);
+      text = format(
+          "layer %d is a %s with heads of %d x %d and %d taps, expected at most 256 x 256 and 8 "
+          "taps: use device cpu",
+          layer, recurrence_info(c).name, c.recurrence.v_dim, c.recurrence.k_dim,
+          c.recurrence.taps);
       return false;
     }
     if (!c.attends(layer)) continue;
@@ -563,9 +566,9 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
          cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
-  // one for each row of a layer. If the host decides, each row needs the slots of one iteration. If
-  // the system does not pin memory, layers are alike and have few query heads, the host has to take
-  // over, and a pool whose size riffle chooses is large enough for that.
+  // one for each row of a layer. If the host decides, each row needs the slots of one iteration.
+  // The host has to take over if memory cannot be pinned. It can if layers are alike and few query
+  // heads share a KV head. Then a pool whose size riffle chooses is large enough for that.
   needs.min_slots = c.most_kv_heads();
   if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0 &&
                                 shape.uneven().empty() && c.most_group() <= cuda::kMaxGroup))

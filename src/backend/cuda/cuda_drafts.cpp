@@ -24,8 +24,10 @@ class CudaDevice::CudaDrafts : public DraftStore {
     const auto& experts = head.weights.layers[0].experts;
     if (head.config.gated_ffn() && !experts.empty() && experts[0].w1.type != experts[0].w3.type)
       fail(RIFFLE_UNSUPPORTED,
-           "the MTP layer's experts have gate and up matrices of different types, but a GPU needs "
-           "one type: set `draft` to off, or convert them with `weights`");
+           "the gate and up matrices of the MTP layer's experts have types %s and %s, but a GPU "
+           "needs "
+           "one type: set `draft` to off, or convert them with `weights`",
+           dtype_info(experts[0].w1.type).name, dtype_info(experts[0].w3.type).name);
     device.weights_.add_drafts(device.model_.weights, head.weights);
     fault_ = pinned(sizeof(uint32_t), "a guess");
   }

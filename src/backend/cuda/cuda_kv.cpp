@@ -237,7 +237,8 @@ void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   d->expected = heap_->take(bytes.expected, "a session's history");
   d->addresses =
       riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
-  // A file's states may be read to a block that was given back while it was written.
+  // A block that was given back may be used again while a copy to it is under way. A file's states
+  // would be written to it by the CPU.
   if (has_states()) flush_.wait("copying states");
   if (has_states())
     for (Buffer& b : d->states.buffers)

@@ -34,7 +34,8 @@ struct DeviceStates {
   int newest = 0;         // the buffer that has them; steps and prompts write to the other one
   int64_t n_tokens = -1;  // length that buffers[newest] belongs to; -1: it has nothing yet
   int32_t replayed = 0;   // tokens after it whose inputs are in buffers[newest]
-  // Length from which the last step or prompt that ended went on; -1: none, or it was taken over.
+  // The sequence's length before the last step, whose states are in the other buffer and are not
+  // yet the newest (CudaKv::take_states); -1: there are none.
   int64_t ended = -1;
 };
 
@@ -113,7 +114,7 @@ class CudaKv : public KvStore, PagedPool {
   // without rows of their own. Set once, by the device.
   using Replay = std::function<void(const StepSequence& sequence)>;
   void set_replay(Replay replay) { replay_ = std::move(replay); }
-  // A step with these sequences has ended: DeviceStates::ended.
+  // Called after a step with these sequences: their other buffers have new states.
   void end_states(SequenceKv* const* sequences, size_t n);
   // Begins a prompt: brings the states that it goes on from to the device, and keeps a copy if they
   // are a checkpoint.

@@ -74,7 +74,7 @@ void CudaKv::end_states(SequenceKv* const* sequences, size_t n) {
   for (size_t i = 0; i < n; ++i) on_device(*sequences[i]).states.ended = sequences[i]->n_tokens;
 }
 
-// The step or prompt that ended made the states of n_tokens.
+// Makes the other buffer, which has the states after n_tokens, the newest.
 void CudaKv::take_states(SequenceKv& s, int64_t n_tokens) {
   DeviceStates& st = on_device(s).states;
   st.newest ^= 1;
@@ -150,7 +150,7 @@ void CudaKv::begin_states(SequenceKv& s, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   bring_states(s);
   replay_states(s);
-  // A block that the prompt's states get may be one that was given back while it was written.
+  // A block that was given back may be used again for the prompt while a copy to it is under way.
   check(cudaStreamWaitEvent(*compute_, states_copied_), "waiting for a copy of states");
   if (s.states.empty() || s.states.back().block) return;
   StateAt& newest = s.states.back();

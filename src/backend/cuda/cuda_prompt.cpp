@@ -164,8 +164,8 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
               "computing a prompt's attention");
 }
 
-// Leaves the states of the lengths at which the sequence keeps some. The states at the prompt's end
-// go to the host store when it is committed.
+// Computes the rows, and copies the states at checkpoints among them to the host store. The states
+// at the prompt's end follow when it is committed.
 void CudaDevice::CudaPrompt::recur(float* in, int64_t n, int64_t pos0, float* out) {
   const DeviceScope on = device_.enter();
   SequenceKv& s = *request_.sequence;

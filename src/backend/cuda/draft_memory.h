@@ -11,8 +11,8 @@
 
 namespace riffle::cuda {
 
-// The most pairs of one append. Their products are those of steps, which read a weight once for 8
-// or 16 rows: a prompt leaves at most 1,024 pairs, and these need no memory of prompts.
+// The most pairs of one append. They go through the products of steps, not of prompts: a prompt
+// leaves at most 1,024 pairs, and steps' products need no memory of prompts.
 inline constexpr int64_t kDraftAppendRows = 128;
 
 // A ring of blocks on the device. All KV heads of a block lie one after the other, so that the
