@@ -135,7 +135,7 @@ riffle_info facts_of(Model& m) {
   info.add("tied_output", c.tied_output);
   info.add("logit_softcap", c.logit_softcap);
   info.add("attention_sinks", c.sinks);
-  info.add("attention_gate", c.attention_gate);
+  info.add("attention_gate", c.attention_gate || c.query_gate);
   info.add("bos_id", c.bos_id);
   info.add("eos_id", c.eos_id);
   info.add("n_params", m.n_params);

@@ -27,20 +27,18 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   device_ = make_device(model, options_, threads_.get());
   ops_ = std::make_unique<LayerOps>(model, *device_);
-  if (options_.drafts) make_head();
+  if (options_.drafts)
+    head_ = std::make_unique<DraftHead>(model, options_, threads_.get(), *device_);
   dense_ = make_dense();
   selector_ = selector_of(selection());
   check_selector(*selector_, selection());
   act_ = std::make_unique<Activations>();
 }
 
-// Guesses that nobody asked for are left out if the device lacks something for them.
-void Engine::make_head() {
-  try {
-    head_ = std::make_unique<DraftHead>(model_, options_, threads_.get(), *device_);
-  } catch (const Error& e) {
-    if (e.status() != RIFFLE_UNSUPPORTED || options_.options.draft != DraftKind::AUTO) throw;
-  }
+// Positions in a list need it.
+static bool rotates_whole_heads(const Config& c) {
+  const Rope& rope = c.ropes[0];
+  return rope.rotated == 0 || rope.rotated == c.rope_head(rope);
 }
 
 Engine::~Engine() = default;
@@ -69,6 +67,7 @@ void Engine::check_fork(const Sequence& from, int64_t n_tokens) const {
 
 std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   check_fork(from, n_tokens);
+  drop_ahead(from);
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
@@ -200,10 +199,11 @@ const char* Engine::notice() {
   say(selector_note(options_, s));
   if (n_ctx() > trained && !options_.attention)
     say(selector_->context_note(n_ctx(), trained)
-            .value_or(format("the context holds %lld tokens, but the model was trained with %lld: "
-                             "tokens beyond that are likely to be misread%s",
-                             static_cast<long long>(n_ctx()), static_cast<long long>(trained),
-                             selectors().advice().positions)));
+            .value_or(
+                format("the context holds %lld tokens, but the model was trained with %lld: "
+                       "tokens beyond that are likely to be misread%s",
+                       static_cast<long long>(n_ctx()), static_cast<long long>(trained),
+                       rotates_whole_heads(model_.config) ? selectors().advice().positions : "")));
   if (const auto unused = selectors().advice().unused) say(unused(s, *selector_));
   say(device_->notice());
   return notice_.c_str();
@@ -293,13 +293,11 @@ void Engine::check_selector(const Selector& selector, const Selection& wanted) c
          "`selection.positions` list does not work with the attention factor of this model (RoPE "
          "scaling %s)",
          rope_scaling_text(model_.config.ropes[0].scaling).c_str());
-  const Rope& rope = model_.config.ropes[0];
-  if (const int head = model_.config.rope_head(rope);
-      selector.lists() && rope.rotated != 0 && rope.rotated != head)
+  if (selector.lists() && !rotates_whole_heads(model_.config))
     fail(RIFFLE_UNSUPPORTED,
          "`selection.positions` list does not work with this model, which rotates %d of the %d "
          "dimensions of a head",
-         rope.rotated, head);
+         model_.config.ropes[0].rotated, model_.config.rope_head(model_.config.ropes[0]));
   check_ahead(options_.options, selector);
   device_->check_selector(selector, wanted);
 }

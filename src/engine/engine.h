@@ -321,7 +321,6 @@ class Engine {
   void run_step(Step& step, int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, TokenScore* out);
   void check_step(std::span<Sequence* const> sequences) const;
-  void make_head();
   void prepare_step(std::span<Sequence* const> sequences);
   int64_t place_rows(std::span<Sequence* const> sequences);
   void own_row(Logits& logits);

@@ -8,6 +8,7 @@
 #include "kernels/common/kv_q8.h"
 #include "kv/file/session_writer.h"
 #include "model/fingerprint.h"
+#include "model/recurrence.h"
 #include "riffle.h"
 #include "util/checked.h"
 #include "util/checksum.h"
@@ -108,6 +109,7 @@ void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& pa
                             std::string_view data, const Progress& progress, uint64_t* save_id) {
   check_fork(s, n_tokens);
   check_data(data);
+  drop_ahead(s);
   device_->kv().settle(s.kv);
   SessionToSave save;
   save.origin = origin();
@@ -370,7 +372,7 @@ void Engine::check_loaded(const Sequence& s) {
     if (state.n_tokens > s.n_loaded) break;
     for (int layer = 0; layer < shape_.n_layers(); ++layer) {
       const auto* values = reinterpret_cast<const float*>(state.block + shape_.state_at(layer));
-      const auto n = static_cast<int64_t>(shape_.layer(layer).state_bytes / sizeof(float));
+      const int64_t n = model_.config.recurs(layer) ? recurrent_state(model_.config) : 0;
       if (!std::all_of(values, values + n, [](float x) { return std::isfinite(x); }))
         bad_session(s.loaded_from,
                     format("state of layer %d after %lld tokens", layer,

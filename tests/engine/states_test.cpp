@@ -351,3 +351,20 @@ TEST_CASE("states: prompts and steps take what the plan says", "[states][plan][m
     CHECK(shape.most_states() == Checkpoints::kMost);
   }
 }
+
+// No real weights were at hand to test share on, so a small pool must not choose it.
+TEST_CASE("states: auto reads everything, whatever the pool holds", "[states][plan]") {
+  const TempDir temp;
+  for (const int slots : {60, 5000}) {
+    INFO(slots << " slots");
+    ContextOptions o = on(DeviceKind::EMU, SelectorKind::AUTO);
+    o.n_ctx = 4096;
+    o.slots = slots;
+    Runtime r(o, hybrid(temp, "qwen35"));
+    MemoryPlan plan;
+    REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+    CHECK(plan.selector == SelectorKind::DENSE);
+    CHECK(plan.selector_note ==
+          "selector auto: dense, since share is not tested on models with recurrent layers");
+  }
+}

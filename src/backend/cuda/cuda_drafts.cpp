@@ -21,13 +21,6 @@ class CudaDevice::CudaDrafts : public DraftStore {
         logits_(&memory_, &device.compute_, head.config.vocab_size),
         sampling_(&memory_, &device.compute_, head.config.vocab_size, drawable_ids(device.model_)),
         graphs_(&device.compute_) {
-    const auto& experts = head.weights.layers[0].experts;
-    if (head.config.gated_ffn() && !experts.empty() && experts[0].w1.type != experts[0].w3.type)
-      fail(RIFFLE_UNSUPPORTED,
-           "the gate and up matrices of the MTP layer's experts have types %s and %s, but a GPU "
-           "needs "
-           "one type: set `draft` to off, or convert them with `weights`",
-           dtype_info(experts[0].w1.type).name, dtype_info(experts[0].w3.type).name);
     device.weights_.add_drafts(device.model_.weights, head.weights);
     fault_ = pinned(sizeof(uint32_t), "a guess");
   }

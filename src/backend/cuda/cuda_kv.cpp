@@ -99,6 +99,11 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       block_size_(host->shape().block_size()),
       lookup_(options.rows_ahead) {
   const int64_t n_slots = options.slots;
+  // The tokens that a step computes ahead end with a block, so a checkpoint is never among them,
+  // and its copy takes no kept input from a token that may still be accepted.
+  if (has_states() && Checkpoints::kApart % block_size_ != 0)
+    fail(RIFFLE_INTERNAL, "blocks of %lld tokens do not divide %lld",
+         static_cast<long long>(block_size_), static_cast<long long>(Checkpoints::kApart));
   for (int layer = 0; layer < shape().n_layers(); ++layer)
     layouts_.push_back(device_layout(shape().layout(shape().source(layer))));
   for (const bool indexed : {false, true})
@@ -243,6 +248,10 @@ void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   if (has_states())
     for (Buffer& b : d->states.buffers)
       b = heap_->take(device_states_bytes(config_, shape(), lookup_), "a session's states");
+  // Copies to the host store take the padding between layers too.
+  for (Buffer& b : d->states.buffers)
+    if (b.size() > 0)
+      check(cudaMemsetAsync(b.data(), 0, b.size(), *compute_), "clearing a session's states");
   sequences_.reserve(sequences_.size() + 1);
   check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_),
         "clearing a session's history");

@@ -24,8 +24,8 @@
 namespace riffle::cuda {
 
 // The states of a sequence's recurrent layers on the device (kernels/cuda/recurrent/recurrent.h).
-// The newest ones are here only. A copy in the host store is made when a checkpoint is due, and
-// when a fork, a save or a cut needs it.
+// The newest ones are here only. The host store gets a copy at a checkpoint, and when a fork or a
+// save needs one.
 struct DeviceStates {
   // Each: the states of all layers, as in a block of the host store, then the inputs of tokens
   // ahead. Empty if no layer keeps a state.

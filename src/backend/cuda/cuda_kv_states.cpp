@@ -163,7 +163,7 @@ void CudaKv::keep_state(int layer, const StateAt& checkpoint, const float* state
   std::vector<std::byte*> unlocked;
   slabs_->add_unlocked(&block, 1, unlocked);
   slabs_->wait(unlocked);
-  const auto bytes = static_cast<size_t>(shape().layer(layer).state_bytes);
+  const auto bytes = static_cast<size_t>(recurrent_state(config_)) * sizeof(float);
   check(cudaMemcpyAsync(block + shape().state_at(layer), state, bytes, cudaMemcpyDeviceToHost,
                         *compute_),
         "copying states");

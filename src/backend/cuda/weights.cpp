@@ -147,6 +147,13 @@ static void for_each_of_drafts(const Weights& whole, const Weights& head, F&& f)
 
 uint64_t draft_bytes(const Model& model) {
   const DraftWeights& draft = model.weights.draft;
+  const auto& experts = draft.layer.experts;
+  if (model.config.gated_ffn() && !experts.empty() && experts[0].w1.type != experts[0].w3.type)
+    fail(
+        RIFFLE_UNSUPPORTED,
+        "the gate and up matrices of the MTP layer's experts have types %s and %s, but a GPU needs "
+        "one type: set `draft` to off, or convert them with `weights`",
+        dtype_info(experts[0].w1.type).name, dtype_info(experts[0].w3.type).name);
   Weights head;
   head.layers = {draft.layer};
   head.final_norm = draft.final_norm;

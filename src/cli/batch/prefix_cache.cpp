@@ -126,8 +126,11 @@ uint64_t PrefixCache::file_bytes(size_t n_tokens) const {
 void PrefixCache::keep(riffle_session* session, size_t reuse_unit, std::span<const int32_t> prompt,
                        size_t shared) {
   if (!saving_ || shared < kMinTokens) return;
-  size_t n_tokens = riffle_session_reach(session, shared);
-  n_tokens -= n_tokens % reuse_unit;
+  size_t n_tokens = shared;
+  for (size_t reached; n_tokens > 0; n_tokens = reached - reached % reuse_unit) {
+    reached = riffle_session_reach(session, n_tokens);
+    if (reached == n_tokens && n_tokens % reuse_unit == 0) break;
+  }
   if (n_tokens < kMinTokens || n_tokens < best(prompt).n_tokens + kMinTokens) return;
   const std::span<const int32_t> tokens = prompt.first(n_tokens);
   const std::string name = PrefixFolder::name_of(group_of(tokens), hash_of(tokens, fingerprint_));

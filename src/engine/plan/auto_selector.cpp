@@ -16,17 +16,19 @@ static constexpr int64_t kCpu = 3072;
 static constexpr int64_t kStep = 1024;
 
 // No real weights of a model with recurrent layers were at hand to test whether share keeps its
-// answers, so auto reads everything there where it can.
+// answers, so auto reads everything there, from host memory where the pool is too small.
 static constexpr int64_t kUntested = INT32_MAX;
 
+bool auto_may_share(const Config& config) { return config.recurrence.kind == Recurrence::NONE; }
+
 int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r) {
-  if (config.recurrence.kind != Recurrence::NONE) return kUntested;
+  if (!auto_may_share(config)) return kUntested;
   return r.device_memory ? kGpu : kCpu;
 }
 
 int64_t everything_below(const Config& config, const ResolvedOptions& r) {
   const int64_t most = dense_is_better_below(config, r);
-  if (!r.has_pool) return most;
+  if (!r.has_pool || !auto_may_share(config)) return most;
   // While a prompt is read, the pool lacks the slots that it lends.
   const int64_t slots = std::max<int64_t>(0, r.slots - r.lent_slots);
   const KvShape shape = kv_shape(config, r);

@@ -8,6 +8,9 @@
 
 namespace riffle {
 
+// Tells whether auto may be share: not in models with recurrent layers, where share is not tested.
+bool auto_may_share(const Config& config);
+
 // Returns the length below which auto reads everything, in tokens of a session, if all of its KV
 // can be read without a copy from host memory: dense is faster than share there or, in models with
 // recurrent layers, share is not tested. It depends only on the kinds of device and model.

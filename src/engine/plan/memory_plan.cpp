@@ -450,7 +450,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& p
     r.everything_below = 0;
     verdict = plan_selection(model, r, plan, device_free);
     r.everything_below = everything_below(model.config, r);
-  } else if (may_be_dense && r.has_pool) {
+  } else if (may_be_dense && r.has_pool && auto_may_share(model.config)) {
     plan.min_gpu_mem = least_for_share(model, r, device_free);
   }
   plan.everything_below = static_cast<int32_t>(r.everything_below);

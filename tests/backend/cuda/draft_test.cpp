@@ -30,7 +30,7 @@ TEST_CASE("cuda: guesses have transformers' logits", "[cuda][draft][parity][stat
   for (const std::string name : kOnGpu) {
     const TempDir temp;
     const std::string folder = draft_folder(name, temp);
-    for (const int chunk : {0, 37}) {
+    for (const int chunk : {0, 37, 70}) {
       ContextOptions o = gpu_context(DraftKind::MTP);
       o.prefill_chunk = chunk;
       o.block_size = chunk == 0 ? 32 : 16;

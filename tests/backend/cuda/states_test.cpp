@@ -92,11 +92,14 @@ TEST_CASE("cuda: states: cuts, forks, ends and aborted prompts change no bit",
   const TempDir temp;
   uint32_t seed = 0;
   for (const char* name : kModels) {
-    ContextOptions o = on_gpu();
-    o.prefill_chunk = 50;
-    o.n_sessions = 4;
-    INFO(name);
-    WindowHistories(o, o, hybrid(temp, name), true, ++seed).play(60);
+    // 128: chunks of the gated delta rule, which go on from the state of those before.
+    for (const int chunk : {50, 128}) {
+      ContextOptions o = on_gpu();
+      o.prefill_chunk = chunk;
+      o.n_sessions = 4;
+      INFO(name << ", chunk " << chunk);
+      WindowHistories(o, o, hybrid(temp, name), true, ++seed).play(60);
+    }
   }
 }
 
