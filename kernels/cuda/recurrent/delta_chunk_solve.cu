@@ -153,8 +153,11 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_solve_kernel(const ChunkPie
     for (int j = i / 8 * 8; j <= i; j++) sum += static_cast<double>(s.logs[slot][j]);
     s.log_decay[slot][i] = sum * 1.4426950408889634;
     __syncthreads();
-    double c = s.log_decay[slot][i];
+    // The token's own group comes last, so that groups of zeros after the call's end change
+    // nothing.
+    double c = 0;
     for (int j = 7; j < i / 8 * 8; j += 8) c += s.log_decay[slot][j];
+    c += s.log_decay[slot][i];
     __syncthreads();
     s.log_decay[slot][i] = c;
     __syncthreads();
