@@ -195,6 +195,9 @@ DType weight_type_of(const std::string& name) {
     std::string lower(info.name);
     for (char& c : lower) c = ascii_lower(c);
     if (name == lower) return info.type;
+    if (name == lower + "_m" || name == lower + "_s" || name == lower + "_l")
+      fail(RIFFLE_BAD_ARGUMENT, "weight type '%s' is a mixture of types, expected one: %s",
+           name.c_str(), lower.c_str());
     names += (names.empty() ? "" : ", ") + lower;
   }
   fail(RIFFLE_BAD_ARGUMENT, "weight type '%s' is not one of %s", name.c_str(), names.c_str());

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/engine/plan/taken_buffers.h"
+#include "tests/engine/schedule/states_scheduled.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/window_histories.h"
 #include "tests/rounds.h"
@@ -367,4 +368,17 @@ TEST_CASE("states: auto reads everything, whatever the pool holds", "[states][pl
     CHECK(plan.selector_note ==
           "selector auto: dense, since share is not tested on models with recurrent layers");
   }
+}
+
+TEST_CASE("states: a scheduler reads what requests have in common once", "[states][scheduler]") {
+  const TempDir temp;
+  for (const char* name : {"lfm2", "qwen35", "granite_h", "nemotron_h_moe", "qwen3next"})
+    for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+      INFO(name << ", device " << device);
+      ContextOptions o = on(device);
+      o.n_sessions = 5;
+      o.slots = 0;
+      o.prefill_chunk = 128;
+      check_scheduled_states(o, hybrid(temp, name));
+    }
 }

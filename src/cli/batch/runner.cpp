@@ -66,9 +66,11 @@ BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context*
 BatchError BatchRunner::error_of(const Place& place, riffle_status status,
                                  const std::string& text) const {
   const Job& job = *place.job;
-  const char* hint = status == RIFFLE_CONTEXT_FULL
-                         ? " (its length follows from -c, --gpu-mem and --host-mem)"
-                         : "";
+  const char* hint =
+      status == RIFFLE_CONTEXT_FULL
+          ? " (-c sets its length; the default is what the model was trained with, or "
+            "what fits the memory)"
+          : "";
   const std::string where = job.answers.size() > job.request.n
                                 ? text_of("field body.prompt[%zu]: ", place.index / job.request.n)
                                 : "";

@@ -3,6 +3,7 @@
 // memory plan holds. tests/engine/states_test.cpp: the same on the CPU. parity_test.cpp: against
 // transformers.
 #include "tests/backend/cuda/gpu_sessions.h"
+#include "tests/engine/schedule/states_scheduled.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/window_histories.h"
 #include "tests/kernels/cuda/device.h"
@@ -256,5 +257,18 @@ TEST_CASE("cuda: states: the planned memory is enough", "[cuda][states][memory]"
       r.check(riffle_step(r.context, sessions, tokens, 3));
     }
     CHECK(r.stats().peak_device_bytes <= o.gpu_mem);
+  }
+}
+
+TEST_CASE("cuda: states: a scheduler reads what requests have in common once",
+          "[cuda][states][scheduler]") {
+  if (skip()) return;
+  const TempDir temp;
+  for (const char* name : kModels) {
+    INFO(name);
+    ContextOptions o = on_gpu();
+    o.n_sessions = 5;
+    o.prefill_chunk = 128;
+    check_scheduled_states(o, hybrid(temp, name));
   }
 }

@@ -51,8 +51,9 @@ inline ContextOptions base(SelectorKind selector = psa_or_share()) {
   return o;
 }
 
-inline Got alone(const ContextOptions& o, const Ask& a) {
-  Runtime r(o);
+inline Got alone(const ContextOptions& o, const Ask& a,
+                 const std::string& model = shipped_model()) {
+  Runtime r(o, model);
   Got got;
   riffle_session* s = r.session();
   r.check(riffle_prefill(s, a.prompt.data(), a.prompt.size(), nullptr, nullptr));

@@ -87,6 +87,7 @@ def mistakes(_):
     cases = {
         "unknown shape": (["--shape", "llama-9"], "llama-3.1-8b"),
         "unknown weights": (["--shape", "tiny", "--weights", "q4"], "q8_0"),
+        "a mixture of weights": (["--shape", "tiny", "--weights", "q4_k_m"], "expected one: q4_k"),
         "shape and model": (["--shape", "tiny", "-m", MODEL], "--shape"),
         "shape and text": (["--shape", "tiny", "--text", MODEL], "--text"),
         "options of synthetic attention without it": (["--shape", "tiny", "--synthetic-overlap", "0.5"], "--synthetic-attention"),
