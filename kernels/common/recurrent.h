@@ -8,6 +8,9 @@
 
 namespace riffle {
 
+inline constexpr int kMostTaps = 8;        // the most taps of a convolution
+inline constexpr int kMostStateDim = 256;  // the largest k_dim and v_dim, of Mamba-2 too
+
 // A causal convolution over the last few tokens, channel by channel, between two gates: the mixer
 // of LFM2 (Liquid AI, arXiv 2511.23404). A row that goes in: b | c | x, each of dim values.
 struct ShortConv {

@@ -16,7 +16,8 @@ ShortConv short_conv_of(const Config& c, const Vector& vector) {
 template <class Vector>
 GatedDelta gated_delta_of(const Config& c, const Vector& vector) {
   const RecurrenceConfig& r = c.recurrence;
-  const size_t rest = recurrent_tensors(c).size() - 4;  // after the products
+  // After the products (recurrence.cpp); a list of all tensors would be made for each head.
+  const size_t rest = (r.qkvz_by_key ? 1 : 2) + (r.ba_by_key ? 1 : 2);
   return {r.k_heads,        r.v_heads,        r.k_dim,         r.v_dim,    r.taps,
           r.tiled,          r.qkvz_by_key,    r.ba_by_key,     c.norm_eps, vector(rest),
           vector(rest + 1), vector(rest + 2), vector(rest + 3)};

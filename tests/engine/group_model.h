@@ -1,10 +1,9 @@
 // Models with more than 8 query heads per KV head, with made-up weights.
 #pragma once
-#include <cmath>
 #include <iterator>
 #include <memory>
 
-#include "tests/model/made_model.h"
+#include "tests/engine/attending_weights.h"
 
 namespace riffle::test {
 
@@ -35,31 +34,7 @@ inline std::unique_ptr<Model> group_model(int n_heads, int n_kv_heads, int windo
     layer.window = 48;
     if (windowed_kv_heads != n_kv_heads) layer.n_kv_heads = windowed_kv_heads;
   }
-  model->format = "made up";
-
-  ModelMaker maker(*model);
-  uint64_t seed = 0;
-  const auto matrix = [&](int64_t rows, int64_t cols, float gain) {
-    return maker.matrix(rows, cols, ++seed, gain * std::sqrt(3 / static_cast<float>(cols)));
-  };
-  Weights& w = model->weights;
-  w.embedding = matrix(c.vocab_size, c.dim, 8);  // embeddings have values of size 1
-  w.layers.resize(c.n_layers);
-  for (int i = 0; i < c.n_layers; ++i) {
-    LayerWeights& l = w.layers[i];
-    l.attn_norm = maker.norm();
-    l.wq = matrix(c.q_width(i), c.dim, 1.7f);  // so that attention prefers a few tokens
-    l.wk = matrix(c.kv_width(i), c.dim, 1.7f);
-    l.wv = matrix(c.kv_width(i), c.dim, 1);
-    l.wo = matrix(c.dim, c.q_width(i), 1);
-    l.ffn_norm = maker.norm();
-    l.w1 = matrix(c.hidden_dim, c.dim, 1);
-    l.w3 = matrix(c.hidden_dim, c.dim, 1);
-    l.w2 = matrix(c.dim, c.hidden_dim, 1);
-  }
-  w.final_norm = maker.norm();
-  w.output = matrix(c.vocab_size, c.dim, 1);
-  materialize(*model);
+  make_attending_weights(*model);
   return model;
 }
 

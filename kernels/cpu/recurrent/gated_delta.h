@@ -8,8 +8,6 @@
 
 namespace riffle::cpu {
 
-inline constexpr int kMostStateDim = 256;  // the largest k_dim and v_dim
-
 // in [n][channels + v_heads v_dim + 2 v_heads]: q | k | v | z | beta | alpha, or by key. A state
 // has the last n_taps - 1 rows of q | k | v, the oldest first, then the heads' matrices
 // [v_heads][v_dim][k_dim]. from: the state before the n tokens; null: zeros. to[i] receives the

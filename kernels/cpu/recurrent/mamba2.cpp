@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/recurrent/gated_delta.h"
 #include "kernels/cpu/recurrent/tiles.h"
 
 namespace riffle::cpu {

@@ -5,8 +5,6 @@
 
 namespace riffle::cpu {
 
-inline constexpr int kMostTaps = 8;  // the most taps of a convolution
-
 struct RecurrentKernels {
   // One token of one head of the gated delta rule (Yang et al., arXiv 2412.06464, equation 10).
   // The state is a matrix S [v_dim][k_dim]:

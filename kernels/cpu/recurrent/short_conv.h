@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cpu/recurrent/recurrent.h"
+#include "kernels/common/recurrent.h"
 
 namespace riffle::cpu {
 

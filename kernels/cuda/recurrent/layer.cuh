@@ -8,8 +8,6 @@
 
 namespace riffle::cuda {
 
-inline constexpr int kMostTaps = 8, kMostDim = 256;
-
 // Neighbouring channels of the convolution.
 struct Span {
   int64_t channel;  // the first one
@@ -171,7 +169,7 @@ __device__ inline float unit_scale(float squares, bool is_query, int width) {
 // RMSNorm of a head's output with a gate, by a warp: o = o norm / rms * SiLU(z), in place.
 __device__ inline void gate_head(float* o, const float* z, const float* norm, int v_dim, float eps,
                                  int lane) {
-  constexpr int kValues = kMostDim / 32;
+  constexpr int kValues = kMostStateDim / 32;
   float x[kValues], gate[kValues], squares = 0;
 #pragma unroll
   for (int i = 0; i < kValues; i++) {
@@ -190,8 +188,8 @@ __device__ inline void gate_head(float* o, const float* z, const float* norm, in
 
 template <class Shape>
 bool supported(const Layer<Shape>& layer) {
-  return layer.k_dim() >= 1 && layer.k_dim() <= kMostDim && layer.v_dim() >= 1 &&
-         layer.v_dim() <= kMostDim && layer.s.n_taps >= 1 && layer.s.n_taps <= kMostTaps &&
+  return layer.k_dim() >= 1 && layer.k_dim() <= kMostStateDim && layer.v_dim() >= 1 &&
+         layer.v_dim() <= kMostStateDim && layer.s.n_taps >= 1 && layer.s.n_taps <= kMostTaps &&
          layer.keys() >= 1 && layer.heads() >= layer.keys() && layer.heads() % layer.keys() == 0;
 }
 

@@ -89,9 +89,9 @@ __global__ void __launch_bounds__(kMixThreads) recur_mix_kernel(const Piece<Shap
                                       : is_query ? p.mixed.query_at(number)
                                                  : p.mixed.key_at(number - keys));
   const int64_t padded = is_value ? p.mixed.v_width() : p.mixed.k_width();
-  float x[kMostDim / 32], squares = 0;
+  float x[kMostStateDim / 32], squares = 0;
 #pragma unroll
-  for (int i = 0; i < kMostDim / 32; i++) {
+  for (int i = 0; i < kMostStateDim / 32; i++) {
     const int c = lane + 32 * i;
     float y[1] = {0};
     if (c < span.width) convolve(layer, in, span.channel + c, span.at + c, token, 1, y);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kMixThreads) recur_mix_kernel(const Piece<Shap
   float scale = 1;
   if (Layer<Shape>::kDelta && !is_value) scale = unit_scale(squares, is_query, span.width);
 #pragma unroll
-  for (int i = 0; i < kMostDim / 32; i++) {
+  for (int i = 0; i < kMostStateDim / 32; i++) {
     const int c = lane + 32 * i;
     if (c < padded) to[c] = __fmul_rn(x[i], scale);
   }

@@ -57,7 +57,8 @@ struct RecurPrompt {
   int n_keeps = 0;                   // at most kMostRecurKeeps
 };
 
-// Tells whether the kernels run layers of this shape: k_dim and v_dim at most 256, taps at most 8.
+// Tells whether the kernels run layers of this shape: k_dim and v_dim at most kMostStateDim, taps
+// at most kMostTaps.
 bool recurrent_supported(const ShortConv& shape);
 bool recurrent_supported(const GatedDelta& shape);
 bool recurrent_supported(const Mamba2& shape);

@@ -6,7 +6,7 @@
 namespace riffle::cuda {
 namespace {
 
-constexpr int kThreads = 128, kMostTaps = 8;
+constexpr int kThreads = 128;
 constexpr int kStrip = 16;  // tokens of a thread in prompts, more than kMostTaps
 
 // The last values of u and the taps. Windows end at the newest token, so that indices are known

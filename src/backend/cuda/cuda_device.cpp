@@ -492,10 +492,10 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
                      recurrent_shape(c)))
         continue;
       text = format(
-          "layer %d is a %s with heads of %d x %d and %d taps, expected at most 256 x 256 and 8 "
+          "layer %d is a %s with heads of %d x %d and %d taps, expected at most %d x %d and %d "
           "taps: use device cpu",
-          layer, recurrence_info(c).name, c.recurrence.v_dim, c.recurrence.k_dim,
-          c.recurrence.taps);
+          layer, recurrence_info(c).name, c.recurrence.v_dim, c.recurrence.k_dim, c.recurrence.taps,
+          kMostStateDim, kMostStateDim, kMostTaps);
       return false;
     }
     if (!c.attends(layer)) continue;

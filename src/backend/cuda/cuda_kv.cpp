@@ -242,16 +242,7 @@ void CudaKv::open(SequenceKv& s, int64_t n_ctx) {
   d->expected = heap_->take(bytes.expected, "a session's history");
   d->addresses =
       riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
-  // A block that was given back may be used again while a copy to it is under way. A file's states
-  // would be written to it by the CPU.
-  if (has_states()) flush_.wait("copying states");
-  if (has_states())
-    for (Buffer& b : d->states.buffers)
-      b = heap_->take(device_states_bytes(config_, shape(), lookup_), "a session's states");
-  // Copies to the host store take the padding between layers too.
-  for (Buffer& b : d->states.buffers)
-    if (b.size() > 0)
-      check(cudaMemsetAsync(b.data(), 0, b.size(), *compute_), "clearing a session's states");
+  if (has_states()) open_states(d->states);
   sequences_.reserve(sequences_.size() + 1);
   check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_),
         "clearing a session's history");

@@ -268,7 +268,9 @@ class CudaKv : public KvStore, PagedPool {
   void take_states(SequenceKv& s, int64_t n_tokens);
   void advance_states(SequenceKv& s);
   void replay_states(SequenceKv& s);
+  void wait_locked(const std::byte* block);
   void copy_states(SequenceKv& s, std::byte* block);
+  void open_states(DeviceStates& states);
   void keep_states(SequenceKv& s, StateAt& state);
   void settle_states(SequenceKv& s);
   // Moves a finished layer of a prompt to the host store, after its digests are built.

@@ -1,6 +1,4 @@
 // States of recurrent layers on the device, and their copies in the host store.
-#include <algorithm>
-
 #include "backend/cuda/cuda_kv.h"
 #include "backend/recurrent_shape.h"
 #include "kernels/cuda/recurrent/recurrent.h"
@@ -25,6 +23,17 @@ uint64_t device_states_bytes(const Config& c, const KvShape& shape, int lookup) 
   return shape.state_bytes() == 0
              ? 0
              : static_cast<uint64_t>(kept_inputs_at(c, shape, lookup, shape.n_layers()));
+}
+
+void CudaKv::open_states(DeviceStates& st) {
+  // A block that was given back may be used again while a copy to it is under way. A file's states
+  // would be written to it by the CPU.
+  flush_.wait("copying states");
+  for (Buffer& b : st.buffers) {
+    b = heap_->take(device_states_bytes(config_, shape(), lookup_), "a session's states");
+    // Copies to the host store take the padding between layers too.
+    check(cudaMemsetAsync(b.data(), 0, b.size(), *compute_), "clearing a session's states");
+  }
 }
 
 void CudaKv::describe_states(const CudaSequence& d, StepSequence& out) const {
@@ -105,13 +114,18 @@ void CudaKv::replay_states(SequenceKv& s) {
   take_states(s, s.n_tokens);
 }
 
+// Waits until the slab of a block is page-locked, so that a copy to it need not be staged.
+void CudaKv::wait_locked(const std::byte* block) {
+  std::vector<std::byte*> unlocked;
+  slabs_->add_unlocked(&block, 1, unlocked);
+  slabs_->wait(unlocked);
+}
+
 // Begins to copy the newest states to a block of the host store.
 void CudaKv::copy_states(SequenceKv& s, std::byte* block) {
   replay_states(s);
   DeviceStates& st = on_device(s).states;
-  std::vector<std::byte*> unlocked;
-  slabs_->add_unlocked(&block, 1, unlocked);
-  slabs_->wait(unlocked);
+  wait_locked(block);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "copying states");
   check(cudaMemcpyAsync(block, st.buffers[st.newest].data(), shape().state_bytes(),
@@ -159,13 +173,10 @@ void CudaKv::begin_states(SequenceKv& s, int64_t n_total) {
 }
 
 void CudaKv::keep_state(int layer, const StateAt& checkpoint, const float* state) {
-  std::byte* block = checkpoint.block;
-  std::vector<std::byte*> unlocked;
-  slabs_->add_unlocked(&block, 1, unlocked);
-  slabs_->wait(unlocked);
+  wait_locked(checkpoint.block);
   const auto bytes = static_cast<size_t>(recurrent_state(config_)) * sizeof(float);
-  check(cudaMemcpyAsync(block + shape().state_at(layer), state, bytes, cudaMemcpyDeviceToHost,
-                        *compute_),
+  check(cudaMemcpyAsync(checkpoint.block + shape().state_at(layer), state, bytes,
+                        cudaMemcpyDeviceToHost, *compute_),
         "copying states");
   counters.flushed_bytes += bytes;
 }

@@ -1,5 +1,5 @@
 #include "kernels/common/agreed.h"
-#include "kernels/cpu/recurrent/gated_delta.h"
+#include "kernels/common/recurrent.h"
 #include "model/families/family.h"
 
 namespace riffle {
@@ -128,19 +128,19 @@ void read_mamba2(const Fields& f, const Mamba2Fields& names, RecurrenceConfig de
     return dimension(f, f.name_of(field), most, f.is_json() ? fallback : 0);
   };
   RecurrenceConfig& r = c->recurrence;
-  r.taps = number(names.taps, cpu::kMostTaps, defaults.taps);
+  r.taps = number(names.taps, kMostTaps, defaults.taps);
   if (r.taps < 2) bad_model(f.file(), f.name_of(names.taps), "1", "2 to 8");
   r.k_heads = number(names.groups, kMostHeads, defaults.k_heads);
   r.v_heads = number(names.heads, kMostHeads, defaults.v_heads);
   if (r.v_heads % r.k_heads != 0)
     bad_model(f.file(), f.name_of(names.heads), std::to_string(r.v_heads),
               "a multiple of " + f.name_of(names.groups) + " = " + std::to_string(r.k_heads));
-  r.k_dim = number(names.state_dim, cpu::kMostStateDim, defaults.k_dim);
+  r.k_dim = number(names.state_dim, kMostStateDim, defaults.k_dim);
   if (f.is_json()) {
-    r.v_dim = number(names.head_dim, cpu::kMostStateDim, defaults.v_dim);
+    r.v_dim = number(names.head_dim, kMostStateDim, defaults.v_dim);
     return;
   }
-  const int most = r.v_heads * cpu::kMostStateDim, inner = number(names.inner, most, 0);
+  const int most = r.v_heads * kMostStateDim, inner = number(names.inner, most, 0);
   if (inner % r.v_heads != 0)
     bad_model(f.file(), f.name_of(names.inner), std::to_string(inner),
               "a multiple of " + f.name_of(names.heads) + " = " + std::to_string(r.v_heads));

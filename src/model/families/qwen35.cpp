@@ -1,7 +1,7 @@
 // Qwen3-Next and Qwen3.5 to 3.8, dense and with experts: three of four layers are Gated DeltaNets;
 // the others attend, with norms of each head of q and k, a gate on the output, and RoPE on a
 // quarter of each head.
-#include "kernels/cpu/recurrent/gated_delta.h"
+#include "kernels/common/recurrent.h"
 #include "model/families/family.h"
 
 namespace riffle {
@@ -30,15 +30,15 @@ void read_heads(const Fields& f, RecurrenceConfig* r) {
   const auto number = [&](const Field& field, int most, int fallback) {
     return dimension(f, f.name_of(field), most, f.is_json() ? fallback : 0);
   };
-  r->taps = number(kTaps, cpu::kMostTaps, 4);
+  r->taps = number(kTaps, kMostTaps, 4);
   if (r->taps < 2) bad_model(f.file(), f.name_of(kTaps), "1", "2 to 8");
   r->k_heads = number(kKeyHeads, kMostHeads, 16);
   r->v_heads = number(kValueHeads, kMostHeads, 32);
   if (r->v_heads % r->k_heads != 0)
     bad_model(f.file(), f.name_of(kValueHeads), std::to_string(r->v_heads),
               "a multiple of " + f.name_of(kKeyHeads) + " = " + std::to_string(r->k_heads));
-  r->k_dim = number(f.is_json() ? kKeyDim : kStateSize, cpu::kMostStateDim, 128);
-  r->v_dim = f.is_json() ? number(kValueDim, cpu::kMostStateDim, 128) : r->k_dim;
+  r->k_dim = number(f.is_json() ? kKeyDim : kStateSize, kMostStateDim, 128);
+  r->v_dim = f.is_json() ? number(kValueDim, kMostStateDim, 128) : r->k_dim;
   if (f.is_json()) return;
   const uint64_t inner = f.integer(kInner).value_or(0);
   if (inner != static_cast<uint64_t>(r->v_width()))

@@ -5,6 +5,7 @@
 #include "tests/backend/cuda/gpu_sessions.h"
 #include "tests/engine/schedule/states_scheduled.h"
 #include "tests/engine/session_files.h"
+#include "tests/engine/state_sessions.h"
 #include "tests/engine/window_histories.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -12,8 +13,6 @@ using namespace riffle;
 using namespace riffle::test;
 
 namespace {
-
-using Tokens = std::vector<int32_t>;
 
 // A model of each kind of recurrent layer.
 constexpr const char* kModels[] = {"lfm2_wide", "qwen35_wide_tied", "qwen35moe_wide",
@@ -28,22 +27,6 @@ ContextOptions on_gpu(SelectorKind selector = SelectorKind::SHARE) {
 
 std::string hybrid(const TempDir& temp, const char* name) {
   return tiny_folder(tiny_checkpoint(name), temp);
-}
-
-uint64_t tokens_read(const Runtime& r) { return r.stats().prefill_tokens; }
-
-void prefill_to(Runtime& r, riffle_session* s, const Tokens& tokens) {
-  r.check(riffle_prefill_to(s, tokens.data(), tokens.size(), nullptr, nullptr));
-}
-
-Tokens answer(Runtime& r, riffle_session* s, int n) {
-  Tokens out;
-  for (int i = 0; i < n; ++i) {
-    const std::vector<float> row = r.logits(s);
-    out.push_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
-    r.check(riffle_step(r.context, &s, &out.back(), 1));
-  }
-  return out;
 }
 
 }  // namespace
@@ -112,51 +95,7 @@ TEST_CASE("cuda: states: tokens computed ahead and refused leave no trace",
   const TempDir temp;
   for (const char* name : kModels) {
     INFO(name);
-    const std::string model = hybrid(temp, name);
-    ContextOptions o = on_gpu();
-    o.lookup = 5;
-    Runtime ahead(o, model), plain(on_gpu(), model);
-    const Tokens text = ids(0, 1000);
-    Engine& engine = *ahead.context->engine;
-    std::mt19937 random(3);
-    riffle_session *const a = ahead.session(ids(0, 200)), *const b = plain.session(ids(0, 200));
-    Sequence* const s = a->sequence.get();
-    size_t at = 200;
-    for (int round = 0; round < 120; ++round) {
-      INFO("round " << round);
-      const auto n = std::min<size_t>(random() % 5, engine.room_ahead(*s));
-      const size_t good = n == 0 ? 0 : random() % (n + 1);
-      std::vector<Sequence*> rows;
-      Tokens next;
-      for (size_t i = 0; i <= n; ++i) {
-        rows.push_back(s);
-        next.push_back(i <= good ? text[at + i] : (text[at + i] + 1) % 320);
-      }
-      const auto step = [&] {
-        riffle_session* one = b;
-        plain.check(riffle_step(plain.context, &one, &text[at++], 1));
-        REQUIRE(ahead.logits(a) == plain.logits(b));
-      };
-      engine.step(rows, next);
-      step();
-      int32_t sampled = 0;
-      for (size_t i = 1; i <= good; ++i) {
-        REQUIRE(engine.accept(*s, text[at], sampled));
-        step();
-      }
-      if (n > good) CHECK_FALSE(engine.accept(*s, text[at], sampled));
-      if (round % 20 == 9) {  // a fork takes the newest state, with tokens that were accepted
-        riffle_session *const c = fork_at(ahead, a, at), *const d = fork_at(plain, b, at);
-        go_on_alike(ahead, c, plain, d, ids(900, 905));
-      }
-      if (round % 20 != 19) continue;
-      const size_t cut = riffle_session_reach(a, at - 15);
-      CHECK(cut > 0);
-      CHECK(riffle_session_reach(b, at - 15) == cut);
-      ahead.check(riffle_session_truncate(a, cut));
-      plain.check(riffle_session_truncate(b, cut));
-      at = cut;
-    }
+    check_tokens_ahead(on_gpu(), hybrid(temp, name), 120);
   }
 }
 
@@ -164,27 +103,8 @@ TEST_CASE("cuda: states: a conversation reads each token once", "[cuda][states]"
   if (skip()) return;
   const TempDir temp;
   for (const char* name : {"lfm2_wide", "qwen35_wide_tied"}) {
-    ContextOptions o = on_gpu();
-    o.n_ctx = 2048;
-    Runtime r(o, hybrid(temp, name));
-    riffle_session* const s = r.session();
-    const Tokens text = ids(0, 1000);
-    Tokens all(text.begin(), text.begin() + 700);
-    uint64_t read = 0;
-    for (int turn = 0; turn < 20; ++turn) {
-      const size_t asked = all.size() - riffle_session_length(s);
-      prefill_to(r, s, all);
-      read += asked;
-      CHECK(tokens_read(r) == read);
-      const std::vector<float> want = r.logits(s);
-      const Tokens first = answer(r, s, 9);
-      prefill_to(r, s, all);  // again, as after an answer that was not liked: it reads nothing
-      CHECK(tokens_read(r) == read);
-      CHECK(r.logits(s) == want);
-      CHECK(answer(r, s, 9) == first);
-      all.insert(all.end(), first.begin(), first.end());
-      all.insert(all.end(), text.begin() + 10 * turn, text.begin() + 10 * turn + 17);
-    }
+    INFO(name);
+    check_conversation(on_gpu(), hybrid(temp, name));
   }
 }
 

@@ -1,11 +1,10 @@
 // A model whose layers differ in KV heads and head size, on a GPU. Its logits are close to the
 // CPU's, and their bits do not depend on the pool, the batch and the session's history.
 // tests/engine/uneven_test.cpp compares the CPU with float64.
-#include "tests/backend/cuda/gpu_sessions.h"
+#include "tests/backend/cuda/gpu_models.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/uneven_model.h"
 #include "tests/engine/window_histories.h"
-#include "tests/engine/working_sets.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/select/selectors_here.h"
 
@@ -17,14 +16,6 @@ namespace {
 const std::vector<SelectorKind> kDeviceSelectors =
     here({SelectorKind::DENSE, SelectorKind::TOPK, SelectorKind::PSA, SelectorKind::TWILIGHT,
           SelectorKind::TOKENSELECT, SelectorKind::SHARE});
-
-ContextOptions on(DeviceKind device, SelectorKind selector, KvKind type = KvKind::F16) {
-  ContextOptions o = sparse(selector);
-  o.device = device;
-  o.kv_type = type;
-  o.block_size = type == KvKind::Q8 ? 32 : 16;
-  return o;
-}
 
 }  // namespace
 
@@ -42,32 +33,17 @@ TEST_CASE("cuda: uneven layers give the CPU's logits", "[cuda][uneven]") {
       o.prefill_chunk = chunk;
       Runtime r(o, uneven_model);
       const auto got = run(r, r.session(), prompt, steps);
-      TinyDifference worst;
-      for (size_t i = 0; i < want.size(); ++i)
-        worst += tiny_difference(got[i], want[i], "step " + std::to_string(i));
-      INFO("worst " << worst.relative << " at " << worst.where);
-      // If the last bits of a key or value differ, it may get another 8-bit code.
-      CHECK(worst.relative <= (type == KvKind::F32 ? 1e-4 : type == KvKind::F16 ? 2e-2 : 5e-2));
+      check_close(got, want, type);
     }
   }
 }
 
 TEST_CASE("cuda: uneven layers give the same bits from any pool", "[cuda][uneven]") {
   if (skip()) return;
-  const auto prompt = ids(0, 400), steps = ids(400, 440);
   for (const SelectorKind selector : kDeviceSelectors)
     for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
       INFO("selector " << selector << ", KV " << type);
-      ContextOptions o = on(DeviceKind::CUDA, selector, type);
-      std::vector<std::vector<float>> want;
-      for (const int slots : {0, 4, 20, 200}) {
-        INFO(slots << " slots");
-        o.slots = slots;
-        Runtime r(o, uneven_model);
-        const auto got = run(r, r.session(), prompt, steps);
-        if (slots == 0) want = got;
-        CHECK(same_bits(got, want));
-      }
+      check_any_pool(on(DeviceKind::CUDA, selector, type), uneven_model);
     }
 }
 
@@ -133,35 +109,17 @@ TEST_CASE("cuda: working sets of uneven layers are what their rows read", "[cuda
   for (const SelectorKind selector :
        here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::SHARE})) {
     INFO("selector " << selector);
-    WorkingSetPlay p;
-    p.options = on(DeviceKind::CUDA, selector);
-    p.options.n_sessions = 3;
-    p.options.slots = 60;
-    const auto want = play(*model, p);
-    p.reports = false;
-    CHECK(play(*model, p) == want);
+    check_working_sets(on(DeviceKind::CUDA, selector), *model);
   }
 }
 
 TEST_CASE("cuda: the memory plan of uneven layers is enough", "[cuda][uneven][memory]") {
   if (skip()) return;
   for (const KvKind type : {KvKind::F16, KvKind::Q8}) {
-    ContextOptions o = on(DeviceKind::CUDA, SelectorKind::SHARE, type);
-    o.n_ctx = 1024;
-    o.n_sessions = 3;
-    {
-      Runtime r(on(DeviceKind::CPU, SelectorKind::SHARE), uneven_model);
-      const MemoryPlan plan = plan_of_least_memory(r.model, o);
-      CHECK(plan.slot_bytes == (type == KvKind::F16 ? 8192 : 32 * 2 * 132));
-      o.gpu_mem = plan.min_gpu_mem;
-    }
-    Runtime r(o, uneven_model);
-    std::vector<riffle_session*> s;
-    const auto prompt = ids(0, 1000);
-    for (int i = 0; i < 3; ++i) s.push_back(r.session(prompt));
-    const int32_t tokens[3] = {40, 50, 60};
-    for (int i = 0; i < 20; ++i) r.check(riffle_step(r.context, s.data(), tokens, 3));
-    CHECK(r.stats().peak_device_bytes <= static_cast<uint64_t>(o.gpu_mem));
+    check_planned_memory(on(DeviceKind::CUDA, SelectorKind::SHARE, type), uneven_model,
+                         [&](const MemoryPlan& plan) {
+                           CHECK(plan.slot_bytes == (type == KvKind::F16 ? 8192 : 32 * 2 * 132));
+                         });
   }
 }
 
