@@ -1,6 +1,7 @@
 // The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a
 // row group), each warp taking the positions p with p % kRowWarps == its own number, in order. If a
-// row has parts, each part has a row group, and the last CTA of all parts merges their states.
+// row has parts or slices, each part of each slice has a row group, an item. The last CTA of a
+// slice merges the states of all its parts, and the last slice the states of the slices.
 //
 // If more rows step than can run together, CTAs next to the row groups fetch blocks for the waiting
 // rows (fetch_ahead). They enter these blocks in the page tables and mark them in the rows' orders.
@@ -12,11 +13,6 @@
 
 namespace riffle::cuda {
 
-// A row's counters. kFinished: CTAs that have finished. kAhead: 1 plus the number of blocks that
-// fetch_ahead has brought, once it is done with the row. kFirstPart: CTAs of the first part that
-// have fetched the blocks that are likely to be read. The other counters belong to selections.
-enum Counter : int { kFinished = 1, kAhead = 8, kFirstPart = 9 };
-
 // The blocks of a row that attention reads, and the number of positions that are sure (or likely)
 // to be read, which are fetched together. A row that reads everything needs no such help. The lanes
 // of a warp hold 32 positions at a time.
@@ -27,9 +23,13 @@ struct RowReads {
 __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& sequence, int row) {
   RowReads reads{row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size), 0};
   RowGeometry& r = reads.geometry;
-  if (r.everything) return reads;
+  if (r.everything) {
+    r.slices = slices_of(a.slices, r.n_total);
+    return reads;
+  }
   r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
-  reads.likely = min(r.n_total, 32 * kRowWarps);
+  r.slices = slices_of(a.slices, r.n_total);
+  reads.likely = min(r.n_total, 32 * kRowWarps * r.slices);
   return reads;
 }
 
@@ -91,33 +91,39 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
 }
 
 // Waits until fetch_ahead is done with the row, if it serves this row. brought: gets the number of
-// blocks that it has fetched. Returns false if the wait was given up (DecodeStep::fault). All
-// threads call it.
-__device__ inline bool await_fetched(const AttendArgs& a, int row, int& brought) {
+// blocks that it has fetched, in one warp of the row. Returns false if the wait was given up
+// (DecodeStep::fault). All threads call it.
+__device__ inline bool await_fetched(const AttendArgs& a, int row, int slice, int& brought) {
   if (a.n_loaders == 0 || row < a.n_groups) return true;
   const uint32_t* counter = a.scratch.counters + int64_t(row) * kCounterStride + kAhead;
   const bool late = threadIdx.x == 0 && !await(counter, 1, a.step.fault);
   if (__syncthreads_or(late)) return false;
-  if (blockIdx.x % kRowCtas == 0 && threadIdx.x / 32 == 0)
+  if (slice == 0 && blockIdx.x % kRowCtas == 0 && threadIdx.x / 32 == 0)
     brought = static_cast<int>(__ldcg(counter)) - 1;
   return true;
 }
 
-// Waits until the CTAs of the row's first part have fetched, so that no block is fetched twice. The
-// first part is an earlier item, so its group never waits for this one. Returns false if the wait
-// was given up. All threads call it.
-__device__ inline bool await_first_part(const AttendArgs& a, int row) {
-  const uint32_t* counter = a.scratch.counters + int64_t(row) * kCounterStride + kFirstPart;
+// Returns the counter of the slice's CTAs of the row's first part that have fetched.
+__device__ inline uint32_t* first_part_of(const AttendArgs& a, int row, int slice) {
+  return a.scratch.counters + int64_t(row) * kCounterStride + kFirstPart + slice;
+}
+// Waits until the CTAs of the slice's first part have fetched, so that no block is fetched twice.
+// The first part is an earlier item, so its group never waits for this one. Returns false if the
+// wait was given up. All threads call it.
+__device__ inline bool await_first_part(const AttendArgs& a, int row, int slice) {
+  const uint32_t* counter = first_part_of(a, row, slice);
   const bool late = threadIdx.x == 0 && !await(counter, kRowCtas, a.step.fault);
   return !__syncthreads_or(late);
 }
 
-// Attends to an item: a row, or a part of one. Returns false if a wait for other CTAs was given up.
+// Attends to an item. Returns false if a wait for other CTAs was given up.
 template <class T, int D, int G>
-__device__ inline bool attend_row(const AttendArgs& a, int item, uint4* ring,
-                                  AttendMemory<T, D, G>& memory) {
+__device__ inline bool attend_item(const AttendArgs& a, int number, uint4* ring,
+                                   AttendMemory<T, D, G>& memory) {
   using Warp = RowWarp<T, D, G>;
-  const int warp = threadIdx.x / 32, row = row_of(a, item);
+  const int warp = threadIdx.x / 32;
+  const Item item = item_of(a, number);
+  const int row = item.row;
   if (threadIdx.x % 32 == 0) {
     memory.sequence[warp] = a.step.sequences[row / a.step.n_kv_heads];
     // Parts of a row read blocks that the first one has just entered, as rows of a sequence do.
@@ -129,23 +135,23 @@ __device__ inline bool attend_row(const AttendArgs& a, int item, uint4* ring,
   {
     const RowReads reads = row_reads(a, sequence, row);
     likely = reads.likely;
+    if (item.slice >= reads.geometry.slices) return true;
     if (threadIdx.x % 32 == 0) memory.geometry[warp] = reads.geometry;
   }
   __syncwarp();
   const RowGeometry& r = memory.geometry[warp];
   const int n_total = r.n_total;
   Warp w(a, sequence, r, memory, ring + warp * Warp::ring_chunks(a), item);
-  if (!await_fetched(a, row, w.misses)) return false;
+  if (!await_fetched(a, row, w.slice(), w.misses)) return false;
   const bool fetches_once = a.parts > 1 && likely > 0;
-  if (fetches_once && w.part() > 0 && !await_first_part(a, row)) return false;
+  if (fetches_once && w.part() > 0 && !await_first_part(a, row, w.slice())) return false;
   w.look_up(n_total);
   w.claim(n_total);
   if (likely > 0) w.fetch(likely);
   w.fill(n_total, n_total, n_total);
   w.block_.split_q(memory.block, a.scale);
   __syncthreads();
-  if (fetches_once && w.part() == 0 && threadIdx.x == 0)
-    arrive(a.scratch.counters + int64_t(row) * kCounterStride + kFirstPart);
+  if (fetches_once && w.part() == 0 && threadIdx.x == 0) arrive(first_part_of(a, row, w.slice()));
   w.block_.begin(memory.block);
   for (;;) {
     w.fill(n_total, n_total, n_total);
@@ -169,13 +175,14 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   __shared__ alignas(AttendMemory<T, D, G>) std::byte storage[sizeof(AttendMemory<T, D, G>)];
   auto& memory = reinterpret_cast<AttendMemory<T, D, G>&>(storage);
   wait_for_earlier();
-  const int n_items = a.step.n * a.step.n_kv_heads * a.parts, group = blockIdx.x / kRowCtas;
+  const int n_items = a.step.n * a.step.n_kv_heads * a.parts * a.slices,
+            group = blockIdx.x / kRowCtas;
   if (group >= a.n_groups)
     return fetch_ahead(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, memory.counts,
                        [&](const StepSequence& s, int row) { return row_reads(a, s, row); });
   for (int item = group; item < n_items; item += a.n_groups) {
-    if (!attend_row<T, D, G>(a, item, ring, memory)) return;
-    __syncthreads();  // before the next row uses the shared memory
+    if (!attend_item<T, D, G>(a, item, ring, memory)) return;
+    __syncthreads();  // before the next item uses the shared memory
   }
 }
 

@@ -6,9 +6,10 @@
 // the selection's order: select/selector.h RowPlan. With RowRule::everything all blocks that hold a
 // token visible to the query are forced, in token order.
 //
-// A row has kRowWarps warps on every device; position p belongs to warp p % kRowWarps, which keeps
-// one online-softmax state for all its positions; the states are merged in warp order at the end.
-// So the result depends only on the order.
+// A row has kRowWarps warps on every device, or in a model of few KV heads a multiple of that where
+// its order is long (slices, decode_parts.h). Position p belongs to warp p % warps, which keeps one
+// online-softmax state for all its positions; the states are merged in warp order at the end. So
+// the result depends only on the order.
 #pragma once
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/select.h"
@@ -21,6 +22,9 @@ inline constexpr int kRowWarps = 64;
 // to in parts (decode_parts.h), which share its order. The rules of papers/ and steps that the host
 // drives take up to kMaxGroup.
 inline constexpr int kMaxGroup = 8, kMaxHeads = 16;
+// The most slices of a row, and the number of its counters in DecodeStep::arrivals: its own and
+// those of its slices.
+inline constexpr int kMaxSlices = 8, kRowArrivals = 1 + kMaxSlices;
 
 struct DecodeStep {
   int n = 0;  // sequences
@@ -51,7 +55,8 @@ struct DecodeStep {
   float* lse = nullptr;       // [n * n_heads]: log-sum-exp of the attended blocks; null: not wanted
   cudaEvent_t marks[2] = {};  // recorded after the scores and after the ranking; null: not wanted
   bool overlap = false;       // launch as dependents of the previous kernel, see Gemv::overlap
-  // [n * n_kv_heads], 0 before and after a step; null: costs a memset where nothing is selected.
+  // [n * n_kv_heads][kRowArrivals], 0 before and after a step; null: costs a memset where nothing
+  // is selected.
   uint32_t* arrivals = nullptr;
   // [1], 0 before the step. The CTAs of a row wait for each other, and this wait never ends if
   // kernels of other streams keep some of them off the GPU. After about 2 s the CTAs set this flag

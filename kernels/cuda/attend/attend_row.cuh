@@ -76,7 +76,7 @@ struct AttendMemory {
   // Values that all lanes of a warp share and seldom need: not worth registers.
   StepSequence sequence[kCtaWarps];
   RowGeometry geometry[kCtaWarps];
-  int part[kCtaWarps];        // number of the part within its row
+  int2 place[kCtaWarps];      // numbers of the part and of the slice within the row
   int2 stages[kCtaWarps][4];  // block, Source
   int counts[kCtaWarps][2];
   int decision;
@@ -93,9 +93,23 @@ struct FromTables {
   __device__ static const std::byte* given(int, int) { return nullptr; }
 };
 
-// Returns the row of an item. Items are the parts of rows, row by row.
-__device__ inline int row_of(const AttendArgs& a, int item) {
-  return a.parts == 1 ? item : item / a.parts;
+// Items: the parts of the first slices of all rows, row by row; then those of the second slices,
+// and so on.
+struct Item {
+  int row, part, slice;
+};
+__device__ inline Item item_of(const AttendArgs& a, int number) {
+  Item item = {number, 0, 0};
+  if (a.slices > 1) {
+    const int each = a.step.n * a.step.n_kv_heads * a.parts;
+    item.slice = number / each;
+    item.row -= item.slice * each;
+  }
+  if (a.parts > 1) {
+    item.part = item.row % a.parts;
+    item.row /= a.parts;
+  }
+  return item;
 }
 // Return the query heads of a part of a row, and the number of its first one among those of the
 // step.
@@ -119,14 +133,15 @@ struct RowWarp {
   const From sources;
   uint4* ring;                         // this warp's stages
   const int32_t* order;                // this row's
-  int row, warp, lane, number, first;  // number: in the part's kRowWarps; first: its first position
+  int row, warp, lane, number, first;  // number: in the row's warps; first: its first position
+  int stride;                          // warps of the row: positions from one to the next
   int64_t entry0;                      // entry of block 0 in the tables
   int32_t* page_table;
   uint32_t now;
   Block block_;
   int lookups = 0, misses = 0;
 
-  // Lane i has these of own position number looked + i, position first + kRowWarps * (looked + i):
+  // Lane i has these of own position number looked + i, position first + stride * (looked + i):
   int looked = 0, block = -1, slot = -1, source = kNone;
   unsigned long long word = 0;
   const std::byte* from = nullptr;
@@ -134,18 +149,19 @@ struct RowWarp {
   int2 last;                 // block and Source of the last result
 
   __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry,
-                     AttendMemory<T, D, G>& m, uint4* stages, int item, const From& sources_ = {})
+                     AttendMemory<T, D, G>& m, uint4* stages, const Item& item,
+                     const From& sources_ = {})
       : a(args), sequence(s), r(geometry), memory(m), sources(sources_), ring(stages) {
-    row = row_of(a, item);
-    const int part = item - row * a.parts;
-    block_.load_q(a.step.q + first_of_part(a, row, part) * a.step.layout.head_dim,
-                  heads_of_part(a, part), a.step.layout.head_dim);
+    row = item.row;
+    block_.load_q(a.step.q + first_of_part(a, row, item.part) * a.step.layout.head_dim,
+                  heads_of_part(a, item.part), a.step.layout.head_dim);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
-    if (lane == 0) memory.part[warp] = part;
+    if (lane == 0) memory.place[warp] = make_int2(item.part, item.slice);
     __syncwarp();
-    number = row_warp(warp, blockIdx.x % kRowCtas);
-    first = sources.begin + ((number - sources.begin) & (kRowWarps - 1));
+    number = item.slice * kRowWarps + row_warp(warp, blockIdx.x % kRowCtas);
+    stride = kRowWarps * r.slices;
+    first = sources.begin + ((number - sources.begin) & (stride - 1));
     order = a.order + int64_t(row) * a.step.max_blocks;
     entry0 = head_index(a.step, row) * sequence.max_blocks;
     const bool pool = a.step.pool.n_slots > 0;
@@ -153,8 +169,9 @@ struct RowWarp {
     now = pool ? *a.step.pool.now : 0;
   }
 
-  __device__ int part() const { return memory.part[warp]; }
-  __device__ int own(int i) const { return first + kRowWarps * i; }
+  __device__ int part() const { return memory.place[warp].x; }
+  __device__ int slice() const { return memory.place[warp].y; }
+  __device__ int own(int i) const { return first + stride * i; }
   __device__ unsigned long long key(int b) const {
     return pool_key(table_of(sequence, b), entry0 + b);
   }

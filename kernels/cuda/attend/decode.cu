@@ -27,8 +27,9 @@ AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch
   args.heads = step.n_heads / step.n_kv_heads;
   args.parts = row_parts(args.heads);
   args.group = part_heads(args.heads);
+  args.slices = most_slices(step.n_kv_heads, args.heads);
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
-  args.arrived = scratch.counters + 1;  // Counter kFinished
+  args.arrived = scratch.counters + kFinished;
   args.arrived_stride = kCounterStride;
   return args;
 }
@@ -41,7 +42,7 @@ Status attend_everything(const DecodeStep& step, const DeviceLimits& limits, cud
   AttendArgs args = attend_arguments(step, scratch);
   if (step.arrivals != nullptr) {
     args.arrived = step.arrivals;
-    args.arrived_stride = 1;
+    args.arrived_stride = kRowArrivals;
   } else {
     const size_t bytes = sizeof(uint32_t) * kCounterStride * step.n * step.n_kv_heads;
     if (Status status = cudaMemsetAsync(scratch.counters, 0, bytes, stream); status != cudaSuccess)

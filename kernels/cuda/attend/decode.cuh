@@ -22,6 +22,7 @@ struct RowGeometry {
   int first_block;          // first block that holds a visible token
   int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
   int n_total;              // positions the row may read
+  int slices;               // decode_parts.h slices_of; 1 where a kernel has none
 };
 
 __device__ inline bool row_reads_everything(const RowRule& rule, int n_tokens) {
@@ -31,6 +32,7 @@ __device__ inline bool row_reads_everything(const RowRule& rule, int n_tokens) {
 // Returns the geometry, with n_total counting all candidates.
 __device__ inline RowGeometry row_geometry(const RowRule& rule, int n_tokens, int block_size) {
   RowGeometry r;
+  r.slices = 1;
   r.n_tokens = n_tokens;
   r.n_blocks = (n_tokens + block_size - 1) / block_size;
   r.n_full = r.n_blocks - 1;

@@ -16,6 +16,26 @@ constexpr int row_parts(int g) { return (g + kMaxGroup - 1) / kMaxGroup; }
 // Returns the heads of each part; the last part may have fewer.
 constexpr int part_heads(int g) { return (g + row_parts(g) - 1) / row_parts(g); }
 
+// The positions of a long order are dealt out to slices of kRowWarps warps each, so that rows of
+// few KV heads keep a large GPU busy: up to as many as this many rows of one slice do. Slices and
+// parts of a row are attended to by kRowCtas CTAs each.
+inline constexpr int kRowsTogether = 8;
+// Returns the most slices of a row, a power of two.
+constexpr int most_slices(int n_kv_heads, int g) {
+  int slices = 1;
+  while (2 * slices * n_kv_heads * row_parts(g) <= kRowsTogether && slices < kMaxSlices)
+    slices *= 2;
+  return slices;
+}
+// Returns the slices of a row that reads n positions, a power of two: with more than one, each warp
+// has two positions or more. It depends on nothing but the row, so that results do not depend on
+// other rows of the step.
+RIFFLE_HOST_DEVICE constexpr int slices_of(int most, int n) {
+  int slices = 1;
+  while (2 * slices <= most && n >= 2 * 2 * slices * kRowWarps) slices *= 2;
+  return slices;
+}
+
 struct RankState {
   int32_t ranked;           // candidates in the row's order so far
   unsigned long long last;  // key of the last of them
@@ -30,16 +50,23 @@ struct DecodeScratch {
                         // their number, and from bit 32 on RowResult::cached
   float* head_scores;   // [rows][g][max_blocks]: log2 masses of all full blocks
   int32_t* order;       // [rows][max_blocks]: forced blocks, then the chosen ones
-  float* cta_states;    // [rows][parts][kRowCtas][cta_floats]
-  int32_t* cta_counts;  // [rows][parts][kRowCtas][2]: lookups, misses
+  float* cta_states;    // [rows][slices][parts][kRowCtas][cta_floats]
+  int32_t* cta_counts;  // [rows][slices][parts][kRowCtas][2]: lookups, misses
+  float* slice_states;  // [rows][slices][slice_floats]; where rows may have more than one
   // For the mean value that stands for unread blocks; null: none does.
   float* unread;       // [rows][head_stride]: share of a head's weight in unread blocks
   float* tail_scores;  // [rows][head_stride][kMaxBlock]: of the tail's tokens, base 2
   float* mean_value;   // [rows][padded dim]: mean value that stands for them
-  int64_t cta_floats, bytes;
+  int64_t cta_floats, slice_floats, bytes;
   int head_stride;  // at least g
 };
-inline constexpr int kCounterStride = 32;  // a cache line each
+// A row's counters, a cache line each. kAhead: 1 plus the number of blocks that fetch_ahead has
+// brought, once it is done with the row. kFirstPart, for each slice: CTAs of the first part that
+// have fetched the blocks that are likely to be read. kFinished: AttendArgs::arrived. The other
+// counters belong to selections.
+enum Counter : int { kAhead = 8, kFirstPart = 9, kFinished = kFirstPart + kMaxSlices };
+inline constexpr int kCounterStride = 32;
+static_assert(kFinished + kRowArrivals <= kCounterStride);
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
 
@@ -59,16 +86,21 @@ struct ScratchParts {
 inline void take_scratch(const DecodeStep& step, bool blends, ScratchParts& parts,
                          DecodeScratch& s) {
   const int g = step.n_heads / step.n_kv_heads;
-  const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts_of_all = rows * row_parts(g);
-  const int64_t dim = padded_dim(step.layout.head_dim), most = part_heads(g);
-  s.cta_floats = most * dim + (2 * most + 3) / 4 * 4;  // whole 16-byte chunks
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads, slices = most_slices(step.n_kv_heads, g),
+                items = rows * slices * row_parts(g);
+  const int64_t dim = padded_dim(step.layout.head_dim);
+  // Values and {m, s} of some heads, in whole 16-byte chunks.
+  const auto floats = [&](int64_t heads) { return heads * dim + (2 * heads + 3) / 4 * 4; };
+  s.cta_floats = floats(part_heads(g));
+  s.slice_floats = floats(g);
   s.head_stride = kMaxGroup * row_parts(g);
   parts.take(s.counters, rows * kCounterStride);
   parts.take(s.ranks, rows);
   parts.take(s.head_scores, rows * g * step.max_blocks);
   parts.take(s.order, rows * step.max_blocks);
-  parts.take(s.cta_states, parts_of_all * kRowCtas * s.cta_floats);
-  parts.take(s.cta_counts, parts_of_all * kRowCtas * 2);
+  parts.take(s.cta_states, items * kRowCtas * s.cta_floats);
+  parts.take(s.cta_counts, items * kRowCtas * 2);
+  parts.take(s.slice_states, slices > 1 ? rows * slices * s.slice_floats : 0);
   if (blends) {
     parts.take(s.unread, rows * s.head_stride);
     parts.take(s.tail_scores, rows * s.head_stride * kMaxBlock);
@@ -100,13 +132,15 @@ struct AttendArgs {
   int32_t* order;    // [rows][max_blocks]
   int heads;         // g
   int parts, group;  // parts of a row; the most heads of a part
+  int slices;        // the most slices of a row
   int n_stages;      // blocks of the ring that each warp has in shared memory
   bool halves;  // there is room for half a block only: its keys, then its values in their place
   bool tokens;  // single tokens are chosen: scratch.ranks has their number
   int n_groups, n_loaders;  // row groups; CTAs that fetch for rows whose turn is to come, if any
   float scale;              // log2(e) / sqrt(d)
-  uint32_t* arrived;  // [rows] arrived_stride apart: CTAs of the row that have finished; 0 before
-                      // and after
+  // [rows][kRowArrivals], rows arrived_stride apart: a row's slices that have finished, then for
+  // each slice its CTAs that have; 0 before and after.
+  uint32_t* arrived;
   int64_t arrived_stride;
 };
 // Arguments of a step's attention; the counters of the scratch tell which CTAs have finished.

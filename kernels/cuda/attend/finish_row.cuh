@@ -1,5 +1,6 @@
-// The end of a row of decode attention: merges the warps' states in a fixed order, and in the last
-// CTA of the row (of all its parts) to arrive here the CTAs' states, into the result.
+// The end of a row of decode attention: merges the warps' states in a fixed order; in the last CTA
+// of a slice (of all its parts) to arrive here the CTAs' states; and in the last slice of the row
+// the slices' states, into the result.
 #pragma once
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
@@ -50,13 +51,12 @@ __device__ inline void merge_warps(const AttendArgs& a, Warp& w, uint4* ring,
   }
 }
 
-// Returns true if this CTA is the last of its row to arrive here. All threads call it.
-__device__ inline bool ends_row(const AttendArgs& a, int row, int& decision) {
+// Returns true if this CTA is the last of `count` to arrive here. All threads call it.
+__device__ inline bool arrives_last(uint32_t* arrived, int count, int& decision) {
   __threadfence();
   __syncthreads();
-  uint32_t* arrived = a.arrived + int64_t(row) * a.arrived_stride;
   if (threadIdx.x == 0) {
-    const bool last = atomicAdd(arrived, 1u) == kRowCtas * static_cast<uint32_t>(a.parts) - 1;
+    const bool last = atomicAdd(arrived, 1u) == static_cast<uint32_t>(count) - 1;
     if (last) *arrived = 0;  // for the next launch
     decision = last;
   }
@@ -94,52 +94,103 @@ __device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, 
   }
 }
 
-// Merges the CTAs' states of all parts into out. cta_states: those of the row.
+// Four values of a head, weighted and summed, with the state of their softmax.
+struct MergedValues {
+  float4 sum;
+  float m, s;
+};
+// Merges up to N states, in order. n: number of states, at least one of them not empty. from: the
+// first, `stride` floats from one to the next, with the four values at x_at and {m, s} at ms_at.
+template <int N>
+__device__ inline MergedValues merge_four(const float* from, int64_t stride, int n, int x_at,
+                                          int ms_at) {
+  float4 part[N];
+  float2 ms[N];
+#pragma unroll
+  for (int c = 0; c < N; ++c) {
+    ms[c] = make_float2(-INFINITY, 0);
+    part[c] = make_float4(0, 0, 0, 0);
+    if (c >= n) continue;
+    ms[c] = __ldcg(reinterpret_cast<const float2*>(from + c * stride + ms_at));
+    part[c] = __ldcg(reinterpret_cast<const float4*>(from + c * stride + x_at));
+  }
+  MergedValues v = {make_float4(0, 0, 0, 0), -INFINITY, 0};
+#pragma unroll
+  for (int c = 0; c < N; ++c) v.m = fmaxf(v.m, ms[c].x);
+#pragma unroll
+  for (int c = 0; c < N; ++c) {
+    const float f = weight2(ms[c].x, v.m);
+    v.s += ms[c].y * f;
+    v.sum.x += f * part[c].x, v.sum.y += f * part[c].y, v.sum.z += f * part[c].z,
+        v.sum.w += f * part[c].w;
+  }
+  return v;
+}
+
+// Writes four values of head h: what is merged of all that the row has read, normalised.
 template <int D>
-__device__ inline void merge_ctas(const AttendArgs& a, const RowGeometry& r, int row,
-                                  const float* cta_states) {
-  const int thread = threadIdx.x, fours = a.heads * D / 4, d = a.step.layout.head_dim;
-  for (int e = thread; e < fours; e += kCtaThreads) {
+__device__ inline void write_values(const AttendArgs& a, const RowGeometry& r, int row, int h,
+                                    int x, MergedValues v) {
+  const float f = 1 / v.s;
+  v.sum.x *= f, v.sum.y *= f, v.sum.z *= f, v.sum.w *= f;
+  finish_values<D>(a, r, row, h, x, v.m, v.s, v.sum);
+  const int64_t head = int64_t(row) * a.heads + h;
+  *reinterpret_cast<float4*>(a.step.out + head * a.step.layout.head_dim + x) = v.sum;
+  if (x == 0 && a.step.lse != nullptr) a.step.lse[head] = (v.m + log2f(v.s)) * kLn2;
+}
+
+// Calls each(h, x) for every fourth dimension of the row's heads, the CTA's threads sharing them.
+template <int D, class Each>
+__device__ inline void for_fours(const AttendArgs& a, Each&& each) {
+  for (int e = threadIdx.x; e < a.heads * D / 4; e += kCtaThreads) {
     const int h = 4 * e / D, x = 4 * e % D;
-    if (x >= d) continue;
-    const int of = a.parts == 1 ? 0 : h / a.group, own = h - of * a.group;  // its part; head there
-    float4 part[kRowCtas];
-    float2 ms[kRowCtas];
-#pragma unroll
-    for (int c = 0; c < kRowCtas; ++c) {
-      const float* from = cta_states + (of * kRowCtas + c) * a.scratch.cta_floats;
-      ms[c] = __ldcg(reinterpret_cast<const float2*>(from + a.group * D) + own);
-      part[c] = __ldcg(reinterpret_cast<const float4*>(from + own * D + x));
-    }
-    float m = -INFINITY, s = 0;
-#pragma unroll
-    for (int c = 0; c < kRowCtas; ++c) m = fmaxf(m, ms[c].x);
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int c = 0; c < kRowCtas; ++c) {
-      const float f = weight2(ms[c].x, m);
-      s += ms[c].y * f;
-      sum.x += f * part[c].x, sum.y += f * part[c].y, sum.z += f * part[c].z,
-          sum.w += f * part[c].w;
-    }
-    const float f = 1 / s;
-    sum.x *= f, sum.y *= f, sum.z *= f, sum.w *= f;
-    finish_values<D>(a, r, row, h, x, m, s, sum);
-    const int64_t head = int64_t(row) * a.heads + h;
-    *reinterpret_cast<float4*>(a.step.out + head * d + x) = sum;
-    if (x == 0 && a.step.lse != nullptr) a.step.lse[head] = (m + log2f(s)) * kLn2;
+    if (x < a.step.layout.head_dim) each(h, x);
   }
 }
 
-// Writes the row's result, by one warp: the sums of all parts' counts. The row has read n_read
-// positions.
-__device__ inline void report_row(const AttendArgs& a, int n_blocks, int row, int n_read) {
-  const int lane = threadIdx.x % 32, ctas = kRowCtas * a.parts;
-  static_assert(kRowCtas * kMaxHeads / kMaxGroup <= 32);  // a lane each
+// Merges the CTAs' states of a slice, of all its parts. cta_states: those of the slice. take: gets
+// the head, the dimension and its MergedValues.
+template <int D, class Take>
+__device__ inline void merge_ctas(const AttendArgs& a, const float* cta_states, Take&& take) {
+  for_fours<D>(a, [&](int h, int x) {
+    const int of = a.parts == 1 ? 0 : h / a.group, own = h - of * a.group;  // its part; head there
+    take(h, x,
+         merge_four<kRowCtas>(cta_states + of * kRowCtas * a.scratch.cta_floats,
+                              a.scratch.cta_floats, kRowCtas, own * D + x, a.group * D + 2 * own));
+  });
+}
+
+// Merges the states of a row's slices into out. Returns true in the CTA that does, the last.
+template <int D, class Warp>
+__device__ inline bool merge_slices(const AttendArgs& a, const Warp& w, const float* cta_states,
+                                    uint32_t* arrived, int& decision) {
+  const int64_t stride = a.scratch.slice_floats;
+  const int ms_at = a.heads * D;
+  float* states = a.scratch.slice_states + int64_t(w.row) * a.slices * stride;
+  float* own = states + w.slice() * stride;
+  merge_ctas<D>(a, cta_states, [&](int h, int x, const MergedValues& v) {
+    __stcg(reinterpret_cast<float4*>(own + h * D + x), v.sum);
+    if (x == 0) __stcg(reinterpret_cast<float2*>(own + ms_at) + h, make_float2(v.m, v.s));
+  });
+  if (!arrives_last(arrived, w.r.slices, decision)) return false;
+  for_fours<D>(a, [&](int h, int x) {
+    write_values<D>(a, w.r, w.row, h, x,
+                    merge_four<kMaxSlices>(states, stride, w.r.slices, h * D + x, ms_at + 2 * h));
+  });
+  return true;
+}
+
+// Writes the row's result, by one warp: the sums of the counts of all parts and slices. The row has
+// read n_read positions.
+__device__ inline void report_row(const AttendArgs& a, const RowGeometry& r, int row, int n_read) {
+  const int lane = threadIdx.x % 32, each = kRowCtas * a.parts;
+  const auto* ctas =
+      reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(row) * a.slices * each;
   int2 counts = make_int2(0, 0);
-  if (lane < ctas)
-    counts =
-        __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(row) * ctas + lane);
+  for (int i = lane; i < r.slices * each; i += 32) {
+    const int2 more = __ldcg(ctas + i);
+    counts.x += more.x, counts.y += more.y;
+  }
 #pragma unroll
   for (int o = 16; o > 0; o /= 2) {
     counts.x += __shfl_xor_sync(kAllLanes, counts.x, o);
@@ -147,7 +198,7 @@ __device__ inline void report_row(const AttendArgs& a, int n_blocks, int row, in
   }
   if (lane != 0 || a.step.results == nullptr) return;
   const auto last = a.tokens ? __ldcg(&a.scratch.ranks[row].last) : 0xffffffffull;
-  a.step.results[row] = {n_blocks,
+  a.step.results[row] = {r.n_blocks,
                          n_read,
                          counts.x,
                          counts.y,
@@ -159,11 +210,20 @@ __device__ inline void report_row(const AttendArgs& a, int n_blocks, int row, in
 template <class T, int D, int G, class Warp>
 __device__ inline bool finish_row(const AttendArgs& a, Warp& w, int n_read, uint4* ring,
                                   AttendMemory<T, D, G>& memory) {
-  const int64_t first_cta = int64_t(w.row) * a.parts * kRowCtas;  // the row's first
+  const int64_t first_cta =
+      (int64_t(w.row) * a.slices + w.slice()) * a.parts * kRowCtas;  // the slice's first
+  const float* cta_states = a.scratch.cta_states + first_cta * a.scratch.cta_floats;
+  uint32_t* arrived = a.arrived + int64_t(w.row) * a.arrived_stride;
   merge_warps<T, D, G>(a, w, ring, memory, first_cta + w.part() * kRowCtas + blockIdx.x % kRowCtas);
-  if (!ends_row(a, w.row, memory.decision)) return false;
-  merge_ctas<D>(a, w.r, w.row, a.scratch.cta_states + first_cta * a.scratch.cta_floats);
-  if (threadIdx.x / 32 == kCtaWarps - 1) report_row(a, w.r.n_blocks, w.row, n_read);
+  if (!arrives_last(arrived + 1 + w.slice(), kRowCtas * a.parts, memory.decision)) return false;
+  if (w.r.slices > 1) {
+    if (!merge_slices<D>(a, w, cta_states, arrived, memory.decision)) return false;
+  } else {
+    merge_ctas<D>(a, cta_states, [&](int h, int x, const MergedValues& v) {
+      write_values<D>(a, w.r, w.row, h, x, v);
+    });
+  }
+  if (threadIdx.x / 32 == kCtaWarps - 1) report_row(a, w.r, w.row, n_read);
   return true;
 }
 

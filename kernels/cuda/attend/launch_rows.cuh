@@ -55,7 +55,7 @@ struct RowTraits {
 // the host and for each other, and seldom have more than one block a warp in flight. If more of
 // them step than fit next to full rings, shorter rings let more of them wait at once, and some CTAs
 // fetch for the rows whose turn is still to come (not if rows have parts: then the first part
-// fetches for all). Parts count as rows.
+// fetches for all). Each item has a row group of its own.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {
@@ -70,11 +70,11 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
                                            cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
     return status;
-  const int rows = a.step.n * a.step.n_kv_heads * a.parts;
+  const int rows = a.step.n * a.step.n_kv_heads, items = rows * a.parts * a.slices;
   int together = 0;
   if (Status status = ctas_together(kernel, ring, limits, together); status != cudaSuccess)
     return status;
-  for (RingSize less = ring; less.n_stages > 1 && together < rows * kRowCtas && traits.selects;) {
+  for (RingSize less = ring; less.n_stages > 1 && together < items * kRowCtas && traits.selects;) {
     --less.n_stages;
     less.bytes = static_cast<size_t>(ring_bytes<Warp>(a.step.layout, less.n_stages, less.halves));
     int more = 0;
@@ -86,8 +86,8 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
   a.halves = ring.halves;
   a.n_groups = together / kRowCtas;
   if (a.n_groups < 1) return cudaErrorNotSupported;
-  if (traits.apart || rows <= a.n_groups) {
-    a.n_groups = rows;
+  if (traits.apart || items <= a.n_groups) {
+    a.n_groups = items;
   } else if (traits.selects && a.step.pool.n_slots > 0 && a.parts == 1) {
     // At least one loader for each group: half as many do not fill a PCIe 5 link (H200), and rows
     // would wait for them. If there are many groups, one is given up for loaders.

@@ -34,7 +34,7 @@ DraftPassBytes draft_pass_bytes(const Config& head, const DraftRing& ring, int64
   DraftPassBytes b;
   b.sequences = std::max(n, kDraftAppendRows) * sizeof(StepSequence);
   b.scratch = decode_scratch_bytes(step);
-  b.counters = (kFaultCounters + n * ring.heads) * sizeof(uint32_t);
+  b.counters = (kFaultCounters + n * ring.heads * kRowArrivals) * sizeof(uint32_t);
   return b;
 }
 

@@ -45,7 +45,7 @@ std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, cons
       [](StepBuffers& b) -> Buffer& { return b.results; }, true);
   add("attention's scratch", s.scratch, [](StepBuffers& b) -> Buffer& { return b.scratch; });
   add(
-      "attention's scratch", sizeof(uint32_t) * n * c.most_kv_heads(),
+      "attention's scratch", sizeof(uint32_t) * kRowArrivals * n * c.most_kv_heads(),
       [](StepBuffers& b) -> Buffer& { return b.arrivals; }, true);
   if (s.orders)
     add("row reports", sizeof(int32_t) * rows * s.max_blocks,

@@ -374,7 +374,7 @@ struct SceneDeviceOf {
     step.results = results.get();
     step.order = order.get();
     step.lse = lse.get();
-    arrivals = DeviceArray<uint32_t>(std::vector<uint32_t>(rows(), 0));
+    arrivals = DeviceArray<uint32_t>(std::vector<uint32_t>(rows() * cuda::kRowArrivals, 0));
     step.arrivals = arrivals.get();
     fault = DeviceArray<uint32_t>(std::vector<uint32_t>{0});
     step.fault = fault.get();

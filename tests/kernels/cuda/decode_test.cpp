@@ -138,6 +138,47 @@ TEST_CASE("decode on the device: rows of two parts", "[cuda][parts]") {
   check_alone<SceneDeviceOf<ReadRule>>(together, all.out.download());
 }
 
+TEST_CASE("decode on the device: slices are for long rows of few KV heads", "[cuda][slices]") {
+  using cuda::most_slices, cuda::slices_of;
+  CHECK(most_slices(8, 4) == 1);
+  CHECK(most_slices(5, 1) == 1);
+  CHECK(most_slices(4, 6) == 2);
+  CHECK(most_slices(4, 16) == 1);  // two parts each
+  CHECK(most_slices(3, 8) == 2);
+  CHECK(most_slices(2, 8) == 4);
+  CHECK(most_slices(2, 16) == 2);
+  CHECK(most_slices(1, 8) == 8);
+  for (const int most : {1, 2, 4, 8}) {
+    CHECK(slices_of(most, 1) == 1);
+    CHECK(slices_of(most, 255) == 1);
+    CHECK(slices_of(most, 256) == std::min(most, 2));
+    CHECK(slices_of(most, 511) == std::min(most, 2));
+    CHECK(slices_of(most, 512) == std::min(most, 4));
+    CHECK(slices_of(most, 1023) == std::min(most, 4));
+    CHECK(slices_of(most, 1 << 20) == most);
+  }
+}
+
+TEST_CASE("decode on the device: rows of slices", "[cuda][slices]") {
+  if (skip()) return;
+  unsigned seed = 1200;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
+    for (int g : {1, 5, 16})
+      for (int n_kv_heads : {1, 2, 4}) {
+        SceneShape shape;
+        shape.type = type, shape.g = g, shape.n_kv_heads = n_kv_heads, shape.seed = ++seed;
+        shape.d = 64, shape.block_size = 16;
+        shape.tokens = {1, 16 * 255, 16 * 255 + 1, 16 * 511 + 3, 16 * 1024};
+        INFO("type " << int(type) << " g " << g << " KV heads " << n_kv_heads);
+        const SceneOf scene(shape, everything());
+        check_scene(scene);
+        SceneDeviceOf all(scene, 50);
+        all.run();
+        check_alone<SceneDeviceOf<ReadRule>>(scene, all.out.download());
+        for (uint32_t left : all.arrivals.download()) REQUIRE(left == 0);
+      }
+}
+
 TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
   if (skip()) return;
   check_graph(std::vector{everything()});

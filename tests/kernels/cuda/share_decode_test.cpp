@@ -194,6 +194,28 @@ TEST_CASE("decode on the device: shares, sinks and rows that are read whole",
     }
 }
 
+TEST_CASE("decode on the device: shares, with rows of slices", "[cuda][parts][share][slices]") {
+  if (skip()) return;
+  unsigned seed = 700;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::Q8})
+    for (int g : {4, 16})
+      for (int n_kv_heads : {1, 2})
+        for (const double share : {0.001, 0.0}) {
+          SceneShape shape;
+          shape.type = type, shape.g = g, shape.n_kv_heads = n_kv_heads, shape.seed = ++seed;
+          shape.d = 64, shape.block_size = 16;
+          shape.tokens = {33, 16 * 300, 16 * 1030 + 5};
+          INFO("type " << int(type) << " g " << g << " KV heads " << n_kv_heads << " share "
+                       << share);
+          const SceneOf scene(shape, by_share(share));
+          check_pools(scene);
+          if (share > 0) continue;
+          ShareDevice all(scene, 50);
+          all.run();
+          check_alone<ShareDevice>(scene, all.out.download());
+        }
+}
+
 // More parts than row groups: parts wait for first parts that began in another turn of the groups.
 TEST_CASE("decode on the device: shares give a sequence's bits in any batch",
           "[cuda][parts][share]") {

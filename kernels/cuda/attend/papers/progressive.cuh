@@ -53,7 +53,9 @@ struct ProgressiveWarp : RowWarp<T, D, G, GivenSources> {
   __device__ ProgressiveWarp(const ProgressiveArgs& args, const StepSequence& s,
                              const RowGeometry& geometry, ProgressiveMemory<T, D, G>& m,
                              uint4* stages, int row_)
-      : Base(args, s, geometry, m, stages, row_, GivenSources(args)), p(args), shared(m) {}
+      : Base(args, s, geometry, m, stages, Item{row_, 0, 0}, GivenSources(args)),
+        p(args),
+        shared(m) {}
 
   // Publishes each head's mass for the test, in the words of its wave.
   __device__ void publish(unsigned long long* words, int kind, float mass, uint32_t tag) const {
@@ -344,7 +346,7 @@ __device__ inline bool attend_row(const ProgressiveArgs& a, int row, uint4* ring
     at.end = wave_end(a.rank.test, r, at.expected, 0);
     wipe_words(a, row);
   }
-  if (!await_fetched(a, row, w.misses)) return false;
+  if (!await_fetched(a, row, 0, w.misses)) return false;
   w.look_up(at.known);
   w.claim(max(min(at.end, at.known), at.likely));
   if (at.likely > 0) w.fetch(at.likely);
@@ -390,8 +392,8 @@ __global__ __launch_bounds__(kCtaThreads) void progressive_kernel(
 }
 
 template <class T, int D, int G>
-Status launch_progressive(const ProgressiveArgs& a, const DeviceLimits& limits,
-                          cudaStream_t stream) {
+Status launch_progressive(ProgressiveArgs a, const DeviceLimits& limits, cudaStream_t stream) {
+  a.slices = 1;  // waves and stop tests reckon with kRowWarps
   RowTraits traits;
   traits.selects = traits.together = !a.streamed;
   traits.apart = a.streamed;

@@ -1,0 +1,51 @@
+// Streams beside the main one, for products that do not fill a GPU: those of single experts with
+// their rows of a prompt.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/cublas.h"
+
+namespace riffle::cuda {
+
+// A stream and its cuBLAS. A workspace for each stream keeps the bits the same from run to run.
+struct ProductLane {
+  Cublas* cublas;
+  cudaStream_t stream;
+};
+
+class ExpertLanes {
+ public:
+  static constexpr int kLanes = 4;
+  static constexpr size_t kWorkspaceBytes = size_t(4) << 20;  // of each lane
+
+  explicit ExpertLanes(DeviceHeap& heap);
+
+  // While it lives, work goes to the lanes in turns. It begins after the work that `main` has, and
+  // later work of `main` begins after it.
+  class Use {
+   public:
+    Use(ExpertLanes& lanes, cudaStream_t main);
+    ~Use();  // errors of a stream are those of its next call
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ProductLane next();
+
+   private:
+    ExpertLanes& lanes_;
+    cudaStream_t main_;
+    size_t turn_ = 0;
+  };
+
+ private:
+  struct Lane {
+    explicit Lane(DeviceHeap& heap) : cublas(heap, stream, kWorkspaceBytes) {}
+    Stream stream;
+    Event done;
+    Cublas cublas;
+  };
+  Event begun_;
+  std::vector<std::unique_ptr<Lane>> all_;
+};
+
+}  // namespace riffle::cuda
