@@ -16,7 +16,8 @@ ShortConv short_conv_of(const Config& c, const Vector& vector) {
 template <class Vector>
 GatedDelta gated_delta_of(const Config& c, const Vector& vector) {
   const RecurrenceConfig& r = c.recurrence;
-  // After the products (recurrence.cpp); a list of all tensors would be made for each head.
+  // Index of the first tensor after the products (kGatedDelta in recurrence.cpp). recurrent_tensors
+  // would allocate, and the CPU calls this for every head.
   const size_t rest = (r.qkvz_by_key ? 1 : 2) + (r.ba_by_key ? 1 : 2);
   return {r.k_heads,        r.v_heads,        r.k_dim,         r.v_dim,    r.taps,
           r.tiled,          r.qkvz_by_key,    r.ba_by_key,     c.norm_eps, vector(rest),

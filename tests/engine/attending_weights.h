@@ -13,7 +13,7 @@ inline void make_attending_weights(Model& model) {
   model.format = "made up";
   ModelMaker maker(model);
   uint64_t seed = 0;
-  // gain: the approximate size of products with rows whose values have size 1.
+  // gain: the approximate size of the outputs if the inputs have size 1.
   const auto matrix = [&](int64_t rows, int64_t cols, float gain) {
     return maker.matrix(rows, cols, ++seed, gain * std::sqrt(3 / static_cast<float>(cols)));
   };

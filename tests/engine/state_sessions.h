@@ -75,7 +75,7 @@ inline void check_tokens_ahead(ContextOptions o, const std::string& model, int r
       go_on_alike(ahead, c, plain, d, ids(900, 905));
     }
     if (round % 20 != 19) continue;
-    // A cut drops the tokens that wait.
+    // A cut drops tokens that were computed ahead and wait to be accepted.
     engine.step(std::vector<Sequence*>{s, s}, Tokens{text[at], text[at + 1]});
     const size_t cut = riffle_session_reach(a, at - 15);
     CHECK(cut > 0);
@@ -87,7 +87,8 @@ inline void check_tokens_ahead(ContextOptions o, const std::string& model, int r
   }
 }
 
-// 20 turns. The first reads a long text; each later one the new question alone.
+// 20 turns: the first reads a long text, each later one only its question. Then the end of the text
+// changes, and once an earlier question.
 inline void check_conversation(ContextOptions o, const std::string& model) {
   o.n_ctx = 2048;
   Runtime r(o, model);

@@ -1,7 +1,8 @@
-// The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a
-// row group), each warp taking the positions p with p % kRowWarps == its own number, in order. If a
-// row has parts or slices, each part of each slice has a row group, an item. The last CTA of a
-// slice merges the states of all its parts, and the last slice the states of the slices.
+// The attention kernel of a decode step. An item is one part of one slice of a row
+// (decode_parts.h); most rows are one item. kRowCtas CTAs that run together, a row group, attend to
+// one item at a time. If a row has n warps, warp i takes its positions i, i + n, i + 2n, ... The
+// last CTA of a slice merges the states of all its parts, and the last slice the states of the
+// slices.
 //
 // If more rows step than can run together, CTAs next to the row groups fetch blocks for the waiting
 // rows (fetch_ahead). They enter these blocks in the page tables and mark them in the rows' orders.
@@ -90,8 +91,8 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
   }
 }
 
-// Waits until fetch_ahead is done with the row, if it serves this row. brought: gets the number of
-// blocks that it has fetched, in one warp of the row. Returns false if the wait was given up
+// Waits until fetch_ahead is done with the row, if it serves this row. In one warp of the row,
+// brought gets the number of blocks that it has fetched. Returns false if the wait was given up
 // (DecodeStep::fault). All threads call it.
 __device__ inline bool await_fetched(const AttendArgs& a, int row, int slice, int& brought) {
   if (a.n_loaders == 0 || row < a.n_groups) return true;
@@ -103,7 +104,7 @@ __device__ inline bool await_fetched(const AttendArgs& a, int row, int slice, in
   return true;
 }
 
-// Returns the counter of the slice's CTAs of the row's first part that have fetched.
+// Returns the counter of CTAs of a slice's first part that have fetched.
 __device__ inline uint32_t* first_part_of(const AttendArgs& a, int row, int slice) {
   return a.scratch.counters + int64_t(row) * kCounterStride + kFirstPart + slice;
 }

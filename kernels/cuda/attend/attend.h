@@ -6,10 +6,10 @@
 // the selection's order: select/selector.h RowPlan. With RowRule::everything all blocks that hold a
 // token visible to the query are forced, in token order.
 //
-// A row has kRowWarps warps on every device, or in a model of few KV heads a multiple of that where
-// its order is long (slices, decode_parts.h). Position p belongs to warp p % warps, which keeps one
+// A row has kRowWarps warps; if the model has few KV heads and the order is long, 2, 4 or 8 times
+// as many (slices_of), on every device. Position p belongs to warp p % warps, which keeps one
 // online-softmax state for all its positions; the states are merged in warp order at the end. So
-// the result depends only on the order.
+// the result depends only on the model and the order.
 #pragma once
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/select.h"

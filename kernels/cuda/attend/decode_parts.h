@@ -16,9 +16,9 @@ constexpr int row_parts(int g) { return (g + kMaxGroup - 1) / kMaxGroup; }
 // Returns the heads of each part; the last part may have fewer.
 constexpr int part_heads(int g) { return (g + row_parts(g) - 1) / row_parts(g); }
 
-// The positions of a long order are dealt out to slices of kRowWarps warps each, so that rows of
-// few KV heads keep a large GPU busy: up to as many as this many rows of one slice do. Slices and
-// parts of a row are attended to by kRowCtas CTAs each.
+// If a model has few KV heads, the positions of a long order are dealt out to slices of kRowWarps
+// warps each, so that a single sequence keeps a large GPU busy. A sequence then has up to this many
+// items, the parts of all slices of all rows; kRowCtas CTAs attend to each.
 inline constexpr int kRowsTogether = 8;
 // Returns the most slices of a row, a power of two.
 constexpr int most_slices(int n_kv_heads, int g) {
@@ -27,9 +27,9 @@ constexpr int most_slices(int n_kv_heads, int g) {
     slices *= 2;
   return slices;
 }
-// Returns the slices of a row that reads n positions, a power of two: with more than one, each warp
-// has two positions or more. It depends on nothing but the row, so that results do not depend on
-// other rows of the step.
+// Returns the number of slices of a row that reads n positions: the largest power of two up to
+// `most` that leaves each warp two positions or more. It does not depend on the step's other rows,
+// so results do not either.
 RIFFLE_HOST_DEVICE constexpr int slices_of(int most, int n) {
   int slices = 1;
   while (2 * slices <= most && n >= 2 * 2 * slices * kRowWarps) slices *= 2;
@@ -45,14 +45,14 @@ struct RankState {
 
 struct DecodeScratch {
   uint32_t* counters;   // [rows][kCounterStride], cleared by the first kernel of a selection: see
-                        // attend.cuh
+                        // Counter
   RankState* ranks;     // [rows]: candidates to be read; if single tokens are chosen, `last` has
                         // their number, and from bit 32 on RowResult::cached
   float* head_scores;   // [rows][g][max_blocks]: log2 masses of all full blocks
   int32_t* order;       // [rows][max_blocks]: forced blocks, then the chosen ones
   float* cta_states;    // [rows][slices][parts][kRowCtas][cta_floats]
   int32_t* cta_counts;  // [rows][slices][parts][kRowCtas][2]: lookups, misses
-  float* slice_states;  // [rows][slices][slice_floats]; where rows may have more than one
+  float* slice_states;  // [rows][slices][slice_floats]; empty if no row may have two slices
   // For the mean value that stands for unread blocks; null: none does.
   float* unread;       // [rows][head_stride]: share of a head's weight in unread blocks
   float* tail_scores;  // [rows][head_stride][kMaxBlock]: of the tail's tokens, base 2
@@ -60,10 +60,10 @@ struct DecodeScratch {
   int64_t cta_floats, slice_floats, bytes;
   int head_stride;  // at least g
 };
-// A row's counters, a cache line each. kAhead: 1 plus the number of blocks that fetch_ahead has
-// brought, once it is done with the row. kFirstPart, for each slice: CTAs of the first part that
-// have fetched the blocks that are likely to be read. kFinished: AttendArgs::arrived. The other
-// counters belong to selections.
+// A row's counters, which share a cache line. kAhead: 1 plus the number of blocks that fetch_ahead
+// has brought, once it is done with the row. kFirstPart, for each slice: CTAs of the first part
+// that have fetched the blocks that are likely to be read. kFinished: the first of
+// AttendArgs::arrived. The other counters belong to selections.
 enum Counter : int { kAhead = 8, kFirstPart = 9, kFinished = kFirstPart + kMaxSlices };
 inline constexpr int kCounterStride = 32;
 static_assert(kFinished + kRowArrivals <= kCounterStride);

@@ -12,7 +12,7 @@ template <int D>
 inline constexpr int kStateStride = D + 8;
 
 // Merges the states of the CTA's warps into the CTA's place in the scratch. cta: number of the CTA
-// among those of all rows and parts.
+// among those of all rows, slices and parts.
 template <class T, int D, int G, class Warp>
 __device__ inline void merge_warps(const AttendArgs& a, Warp& w, uint4* ring,
                                    AttendMemory<T, D, G>& memory, int64_t cta) {
@@ -127,7 +127,7 @@ __device__ inline MergedValues merge_four(const float* from, int64_t stride, int
   return v;
 }
 
-// Writes four values of head h: what is merged of all that the row has read, normalised.
+// Normalises four values of head h, merged from all that the row has read, and writes them.
 template <int D>
 __device__ inline void write_values(const AttendArgs& a, const RowGeometry& r, int row, int h,
                                     int x, MergedValues v) {
@@ -160,7 +160,7 @@ __device__ inline void merge_ctas(const AttendArgs& a, const float* cta_states, 
   });
 }
 
-// Merges the states of a row's slices into out. Returns true in the CTA that does, the last.
+// Merges the states of a row's slices into out, in the last CTA, where it returns true.
 template <int D, class Warp>
 __device__ inline bool merge_slices(const AttendArgs& a, const Warp& w, const float* cta_states,
                                     uint32_t* arrived, int& decision) {

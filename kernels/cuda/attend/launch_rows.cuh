@@ -51,11 +51,11 @@ struct RowTraits {
 };
 
 // Sets the ring and the numbers of row groups and loaders. The grid has as many row groups as can
-// run together (they wait for each other), at most one a row. Rows of a selection mostly wait for
+// run together (they wait for each other), at most one an item. Rows of a selection mostly wait for
 // the host and for each other, and seldom have more than one block a warp in flight. If more of
 // them step than fit next to full rings, shorter rings let more of them wait at once, and some CTAs
 // fetch for the rows whose turn is still to come (not if rows have parts: then the first part
-// fetches for all). Each item has a row group of its own.
+// fetches for all). Row groups take the items in turns.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {

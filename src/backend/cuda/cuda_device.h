@@ -123,7 +123,8 @@ class CudaDevice : public Device {
   void reserve_host_experts(int64_t n);
   RopePairs rope_pairs(int rope) const;
   void gemv_rows(const Gemv& args, int64_t n);
-  // other: multiplies in place of cublas_, on its own stream, if the weight has this type.
+  // other: used in place of cublas_, on its own stream. Ignored if the weight has another type and
+  // must be dequantised.
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add, Cublas* other = nullptr);
   // cuda_recurrent.cpp
@@ -160,7 +161,7 @@ class CudaDevice : public Device {
   DeviceHeap heap_;  // before all members that hold its memory
   Stream compute_;
   Cublas cublas_;
-  std::unique_ptr<ExpertLanes> lanes_;  // if the model has experts
+  std::unique_ptr<ExpertLanes> lanes_;  // null without experts
   DeviceWeights weights_;
   PinnedSlabs* slabs_;  // the store's
   HostKv store_;

@@ -205,8 +205,8 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
 }
 
 // Calls f(expert, its matrix, lane) for the experts that have rows: [first[k], first[k + 1]).
-// Neighbours are copied and dequantised together, and multiplied in lanes: a single one does not
-// fill the device.
+// Experts with adjacent indices are copied and dequantised together, then multiplied in lanes,
+// since a single one does not fill the GPU.
 template <class F>
 void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
                              std::span<const int64_t> first, WType type, F&& f) {

@@ -1,5 +1,4 @@
-// Streams beside the main one, for products that do not fill a GPU: those of single experts with
-// their rows of a prompt.
+// Streams for products too small to fill a GPU: each multiplies one expert by its rows of a prompt.
 #pragma once
 #include <memory>
 #include <vector>
@@ -17,16 +16,16 @@ struct ProductLane {
 class ExpertLanes {
  public:
   static constexpr int kLanes = 4;
-  static constexpr size_t kWorkspaceBytes = size_t(4) << 20;  // of each lane
+  static constexpr size_t kWorkspaceBytes = size_t(4) << 20;  // for each lane
 
   explicit ExpertLanes(DeviceHeap& heap);
 
-  // While it lives, work goes to the lanes in turns. It begins after the work that `main` has, and
-  // later work of `main` begins after it.
+  // Deals out the lanes in turns. Their work begins after the work that `main` already has. Work
+  // that `main` gets after the destructor begins after theirs.
   class Use {
    public:
     Use(ExpertLanes& lanes, cudaStream_t main);
-    ~Use();  // errors of a stream are those of its next call
+    ~Use();  // drops errors: the streams' next calls report them
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
     ProductLane next();

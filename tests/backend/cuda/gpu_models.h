@@ -1,5 +1,5 @@
 // Checks of a model on a GPU: its logits are close to the CPU's, its bits do not depend on the
-// pool, and what the plan asks for is enough. model: as the constructors of Runtime take it.
+// pool, and the planned memory is enough. model: as the constructors of Runtime take it.
 #pragma once
 #include <vector>
 

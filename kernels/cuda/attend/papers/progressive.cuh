@@ -18,8 +18,8 @@
 
 namespace riffle::cuda {
 
-// Counters of a row, next to those of attend.cuh: CTAs that have wiped their words, arrivals at
-// barriers after rankings. 3 and 4 are those of top_p.cu and vote.cu.
+// Counters of a row, next to Counter (decode_parts.h): CTAs that have wiped their words, arrivals
+// at barriers after rankings. 3 and 4 are those of top_p.cu and vote.cu.
 enum ProgressiveCounter : int { kWiped = 0, kRanking = 2 };
 
 template <class T, int D, int G>
@@ -393,7 +393,7 @@ __global__ __launch_bounds__(kCtaThreads) void progressive_kernel(
 
 template <class T, int D, int G>
 Status launch_progressive(ProgressiveArgs a, const DeviceLimits& limits, cudaStream_t stream) {
-  a.slices = 1;  // waves and stop tests reckon with kRowWarps
+  a.slices = 1;  // waves and stop tests assume kRowWarps warps a row
   RowTraits traits;
   traits.selects = traits.together = !a.streamed;
   traits.apart = a.streamed;

@@ -17,7 +17,7 @@ namespace {
 constexpr int kStopThreads = 32 * kMaxGroup, kWeightThreads = 512, kChooseThreads = 1024,
               kMarkThreads = 512;
 constexpr int kMarked =
-    3;  // a row's counter (after those of attend.cuh): CTAs that have marked their tokens
+    3;  // a row's counter (see Counter, decode_parts.h): CTAs that have marked their tokens
 
 // ---- psa's test on estimated masses
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kDecideThreads = 256, kDotThreads = 256, kVoteThreads = 256, kSelectThreads = 1024;
 constexpr int kModeCounter =
-    4;  // in the counters of a sequence's first row (after those of attend.cuh)
+    4;  // in the counters of a sequence's first row (see Counter, decode_parts.h)
 enum Mode : uint32_t { kEverything = 0, kCached = 1, kFresh = 2 };
 
 struct VoteArgs {
