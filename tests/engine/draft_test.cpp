@@ -53,7 +53,7 @@ TEST_CASE("MTP: texts that are longer than the layer's window", "[draft][states]
     const auto g = answer_of(150, temperature, 9);
     CHECK(same_answer(answer(on, prompt, g), answer(off, prompt, g)));
   }
-  CHECK(on.stats().lookup_accepted > 0);
+  CHECK(on.stats().lookup_accepted > 10);
 }
 
 TEST_CASE("MTP: guesses that nobody asked for take only memory that is left", "[draft][plan]") {
@@ -98,7 +98,7 @@ TEST_CASE("MTP: answers are the same bits with and without guesses", "[draft][st
   CHECK(off.stats().lookup_proposed == 0);
   CHECK(random.stats().lookup_proposed > 200);
   const Stats s = often.stats();
-  CHECK(s.lookup_accepted > 0);
+  CHECK(s.lookup_accepted > 20);
   CHECK(s.lookup_accepted < s.lookup_proposed);
   CHECK(s.decode_steps == s.decode_tokens - s.lookup_accepted);
 }
@@ -145,7 +145,7 @@ TEST_CASE("MTP: guesses in batches, by a grammar, after cuts, forks and files",
     r.check(status);
     r.sessions.push_back(loaded);
     out.push_back(answers(r, {loaded}, {answer_of(60)})[0]);
-    if (draft == DraftKind::MTP) CHECK(r.stats().lookup_accepted > 0);
+    if (draft == DraftKind::MTP) CHECK(r.stats().lookup_accepted > 10);
     std::filesystem::remove(path);
   }
   REQUIRE(seen[0].size() == seen[1].size());
@@ -182,7 +182,7 @@ TEST_CASE("MTP: requests of a scheduler get the same texts", "[draft][states][sc
       check_same(run.got[i + 1], want[i + 1]);
       CHECK(run.got[i + 1].tokens.size() == static_cast<size_t>(asks[i].options.max_tokens));
     }
-    if (draft == DraftKind::MTP) CHECK(r.stats().lookup_accepted > 0);
+    if (draft == DraftKind::MTP) CHECK(r.stats().lookup_accepted > 10);
   }
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arit
       const Stats sa = a.stats(), sb = b.stats();
       CHECK(sa.decode_tokens == sb.decode_tokens);
       CHECK(sa.lookup_proposed == 0);
-      CHECK(sb.lookup_accepted > 0);  // else nothing was tested
+      CHECK(sb.lookup_accepted > 5);  // else nothing was tested
       CHECK(sb.lookup_accepted < sb.lookup_proposed);
       CHECK(sb.decode_steps == sb.decode_tokens - sb.lookup_accepted);
     }
@@ -119,7 +119,7 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
     CHECK(got.result.finish == RIFFLE_FINISH_STOP);
     CHECK(same_answer(got, answer(a, prompt, g)));
   }
-  CHECK(b.stats().lookup_accepted > 0);
+  CHECK(b.stats().lookup_accepted > 5);
 }
 
 TEST_CASE("a grammar's answers are the same with tokens computed ahead",
@@ -144,7 +144,7 @@ TEST_CASE("a grammar's answers are the same with tokens computed ahead",
     const auto together = answers(b, sessions, options);
     CHECK(same_answer(together[0], alone[0]));
     CHECK(same_answer(together[2], alone[2]));
-    CHECK(b.stats().lookup_accepted > 0);
+    CHECK(b.stats().lookup_accepted > 5);
   }
 }
 
@@ -233,7 +233,7 @@ TEST_CASE("sessions that compute ahead together give what each gives alone",
         }
         const auto got = answers(b, sessions, asked);
         for (size_t i = 0; i < prompts.size(); ++i) CHECK(same_answer(got[i], want[i]));
-        CHECK(b.stats().lookup_accepted > 0);
+        CHECK(b.stats().lookup_accepted > 3);
       }
   }
 }
@@ -257,7 +257,7 @@ TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup][a
     }
   }
   for (int turn = 0; turn < 3; ++turn) CHECK(same_answer(got[1][turn], got[0][turn]));
-  CHECK(b.stats().lookup_accepted > 0);
+  CHECK(b.stats().lookup_accepted > 1);
 }
 
 TEST_CASE("lookup is refused where it cannot work", "[lookup]") {

@@ -236,8 +236,9 @@ struct Bench {
     step.pool = pool;
     step.pool.page_tables = upload(tables);
     step.results = allocate<cuda::RowResult>(batch * kKvHeads * n_layers);
-    step.arrivals = allocate<uint32_t>(batch * kKvHeads);
-    check(cudaMemset(step.arrivals, 0, batch * kKvHeads * sizeof(uint32_t)), "arrivals");
+    const size_t n_arrivals = size_t(batch) * kKvHeads * cuda::kRowArrivals;
+    step.arrivals = allocate<uint32_t>(n_arrivals);
+    check(cudaMemset(step.arrivals, 0, n_arrivals * sizeof(uint32_t)), "arrivals");
     const size_t scratch_bytes =
         std::max(cuda::decode_scratch_bytes(step), cuda::paper_scratch_bytes(step, false));
     step.scratch = allocate<std::byte>(scratch_bytes);

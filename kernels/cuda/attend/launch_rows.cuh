@@ -55,7 +55,8 @@ struct RowTraits {
 // the host and for each other, and seldom have more than one block a warp in flight. If more of
 // them step than fit next to full rings, shorter rings let more of them wait at once, and some CTAs
 // fetch for the rows whose turn is still to come (not if rows have parts: then the first part
-// fetches for all). Row groups take the items in turns.
+// fetches for all). Row groups take the items in turns. Rings do not become shorter for slices: of
+// the most slices, few have positions in most rows of a selection.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {
@@ -70,11 +71,13 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
                                            cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
     return status;
-  const int rows = a.step.n * a.step.n_kv_heads, items = rows * a.parts * a.slices;
+  const int rows = a.step.n * a.step.n_kv_heads, items_of_slice = rows * a.parts,
+            items = items_of_slice * a.slices;
   int together = 0;
   if (Status status = ctas_together(kernel, ring, limits, together); status != cudaSuccess)
     return status;
-  for (RingSize less = ring; less.n_stages > 1 && together < items * kRowCtas && traits.selects;) {
+  for (RingSize less = ring;
+       less.n_stages > 1 && together < items_of_slice * kRowCtas && traits.selects;) {
     --less.n_stages;
     less.bytes = static_cast<size_t>(ring_bytes<Warp>(a.step.layout, less.n_stages, less.halves));
     int more = 0;

@@ -69,14 +69,14 @@ void Cublas::check(cublasStatus_t status, const char* what) const {
   fail(RIFFLE_INTERNAL, "cuBLAS error %s while %s", library_->status_text(status), what);
 }
 
-Cublas::Cublas(DeviceHeap& heap, cudaStream_t stream, size_t bytes)
+Cublas::Cublas(DeviceHeap& heap, cudaStream_t stream)
     : library_(std::make_unique<CublasLibrary>()),
-      workspace_(heap.take(bytes, "cuBLAS's workspace")) {
+      workspace_(heap.take(kWorkspaceBytes, "cuBLAS's workspace")) {
   if (!library_->why.empty()) fail(RIFFLE_UNSUPPORTED, "%s", library_->why.c_str());
   riffle::cuda::check(cudaGetDevice(&device_), "querying the current GPU");
   check(library_->create(&handle_), "creating a cuBLAS handle");
   check(library_->set_stream(handle_, stream), "setting the stream of cuBLAS");
-  check(library_->set_workspace(handle_, workspace_.data(), bytes),
+  check(library_->set_workspace(handle_, workspace_.data(), kWorkspaceBytes),
         "setting the workspace of cuBLAS");
 }
 

@@ -14,12 +14,12 @@ struct CublasLibrary;
 // Tells whether the library can be found; if not, `why` names the files that were looked for.
 bool cublas_available(std::string& why);
 
-// One handle with a workspace of its own, on one stream. `bytes`: of the workspace.
+// One handle with a workspace of its own, on one stream.
 class Cublas {
  public:
   static constexpr size_t kWorkspaceBytes = size_t(32) << 20;
 
-  Cublas(DeviceHeap& heap, cudaStream_t stream, size_t bytes = kWorkspaceBytes);
+  Cublas(DeviceHeap& heap, cudaStream_t stream);
   ~Cublas();
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;

@@ -42,7 +42,6 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       overlap_(device.limits.compute >= 90),
       heap_(options.options.gpu_mem),
       cublas_(heap_, compute_),
-      lanes_(config_.experts.n > 0 ? std::make_unique<ExpertLanes>(heap_) : nullptr),
       weights_(model, heap_, compute_, threads, options.host_expert_layers,
                upload_progress(options.options)),
       slabs_(new PinnedSlabs(device.ordinal, !options.options.pin)),
@@ -136,11 +135,9 @@ void CudaDevice::gemv_rows(const Gemv& all, int64_t n) {
 }
 
 void CudaDevice::multiply(const Matrix& w, const void* a, WType type, int64_t n, void* c,
-                          int64_t ldc, WType c_type, bool add, Cublas* other) {
-  if (w.type == type) {
-    Cublas& cublas = other ? *other : cublas_;
-    return cublas.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
-  }
+                          int64_t ldc, WType c_type, bool add) {
+  if (w.type == type)
+    return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
   const int64_t tile = unpacked_rows(w.rows, w.cols, type);
   grow(prompt_.unpacked, tile * w.cols * size_of(type), "dequantised weights");
   for (int64_t first = 0; first < w.rows; first += tile) {

@@ -10,7 +10,6 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_kv.h"
 #include "backend/cuda/device.h"
-#include "backend/cuda/expert_lanes.h"
 #include "backend/cuda/host_driven.h"
 #include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
@@ -123,10 +122,8 @@ class CudaDevice : public Device {
   void reserve_host_experts(int64_t n);
   RopePairs rope_pairs(int rope) const;
   void gemv_rows(const Gemv& args, int64_t n);
-  // other: used in place of cublas_, on its own stream. Ignored if the weight has another type and
-  // must be dequantised.
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
-                WType c_type, bool add, Cublas* other = nullptr);
+                WType c_type, bool add);
   // cuda_recurrent.cpp
   RecurrentShape shape_of_recurrent(int layer) const;
   void recur(int layer, RecurStep args);
@@ -161,7 +158,6 @@ class CudaDevice : public Device {
   DeviceHeap heap_;  // before all members that hold its memory
   Stream compute_;
   Cublas cublas_;
-  std::unique_ptr<ExpertLanes> lanes_;  // null without experts
   DeviceWeights weights_;
   PinnedSlabs* slabs_;  // the store's
   HostKv store_;

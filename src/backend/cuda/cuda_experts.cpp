@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <optional>
 
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/running_memory.h"
@@ -204,9 +203,8 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
         "adding the experts' output");
 }
 
-// Calls f(expert, its matrix, lane) for the experts that have rows: [first[k], first[k + 1]).
-// Experts with adjacent indices are copied and dequantised together, then multiplied in lanes,
-// since a single one does not fill the GPU.
+// Calls f(expert, its matrix) for the experts that have rows: [first[k], first[k + 1]). Neighbours
+// are copied and dequantised together: a single one does not fill the device.
 template <class F>
 void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
                              std::span<const int64_t> first, WType type, F&& f) {
@@ -230,11 +228,7 @@ void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which
             "dequantising weights");
       some = {type, some.rows, stack.cols, prompt_.unpacked.data()};
     }  // else multiply does it, piece by piece
-    std::optional<ExpertLanes::Use> lanes;
-    if (some.type == type && end - k > 1) lanes.emplace(*lanes_, compute_);
-    for (int i = k; i < end; ++i)
-      f(i, rows_of(some, (i - k) * rows, rows),
-        lanes ? lanes->next() : ProductLane{&cublas_, compute_});
+    for (int i = k; i < end; ++i) f(i, rows_of(some, (i - k) * rows, rows));
   }
 }
 
@@ -270,10 +264,10 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
     return buffer.as<std::byte>() + values * size_of(t);
   };
   const auto product = [&](Tensor ExpertWeights::*matrix, Buffer& out) {
-    each_expert(w, matrix, first, type, [&](int k, const Matrix& expert, const ProductLane& lane) {
+    each_expert(w, matrix, first, type, [&](int k, const Matrix& expert) {
       const int64_t begin = first[k];
       multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
-               of(out, begin * hidden, type), hidden, type, false, lane.cublas);
+               of(out, begin * hidden, type), hidden, type, false);
     });
   };
   if (config_.gated_ffn()) product(&ExpertWeights::w1, prompt_.gate);
@@ -291,15 +285,13 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   if (!b3)
     activate(prompt_.gate.data(), prompt_.up.data(), rows * hidden, type, down_type, nullptr,
              nullptr, hidden);
-  const auto down = [&](int k, const Matrix& expert, const ProductLane& lane) {
+  each_expert(w, &ExpertWeights::w2, first, down_type, [&](int k, const Matrix& expert) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     float* out = p.out.as<float>() + begin * dim;
     multiply(expert, of(prompt_.gate, begin * hidden, down_type), down_type, m, out, dim,
-             WType::F32, false, lane.cublas);
-    if (b2)
-      check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, lane.stream), "the experts' biases");
-  };
-  each_expert(w, &ExpertWeights::w2, first, down_type, down);
+             WType::F32, false);
+    if (b2) check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, compute_), "the experts' biases");
+  });
   const SharedOutput shared = shared_expert(w, x, n, true);
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
                      x, overlap_, compute_, shared),

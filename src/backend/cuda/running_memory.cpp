@@ -2,7 +2,6 @@
 
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/cuda_kv.h"
-#include "backend/cuda/expert_lanes.h"
 #include "backend/cuda/host_driven.h"
 #include "backend/cuda/prompt_buffers.h"
 #include "backend/cuda/prompt_memory.h"
@@ -102,8 +101,6 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
     add_to(list, MemoryUse::ACTIVATIONS, name, DeviceHeap::rounded(bytes));
   };
   add("cuBLAS's workspace", Cublas::kWorkspaceBytes);
-  for (int i = 0; c.experts.n > 0 && i < ExpertLanes::kLanes; ++i)
-    add("cuBLAS's workspace", ExpertLanes::kWorkspaceBytes);
   add("small buffers", kSlack);
   for (const Rope& rope : c.ropes) add("RoPE tables", 4 * n_ctx * rope_row(c, rope));
   for (const uint64_t bytes : CudaKv::copy_bytes(shape, blocks)) add("block descriptors", bytes);

@@ -117,7 +117,7 @@ TEST_CASE("cuda: answers are the same bits with and without guesses", "[cuda][dr
       CHECK(random.stats().lookup_proposed > 100);
       CHECK(usual.stats().lookup_proposed > 0);
       const Stats s = often.stats();
-      CHECK(s.lookup_accepted > 0);
+      CHECK(s.lookup_accepted > 20);
       CHECK(s.lookup_accepted < s.lookup_proposed);
       CHECK(s.decode_steps == s.decode_tokens - s.lookup_accepted);
     }
@@ -154,7 +154,7 @@ TEST_CASE("cuda: guesses of sessions together, by a grammar, after cuts and fork
     riffle_session* const fork = r.sessions.back();
     r.check(riffle_prefill(fork, more.data(), more.size(), nullptr, nullptr));
     out.push_back(answers(r, {fork}, {answer_of(40)})[0]);
-    if (draft == DraftKind::MTP) CHECK(r.stats().lookup_accepted > 0);
+    if (draft == DraftKind::MTP) CHECK(r.stats().lookup_accepted > 10);
   }
   REQUIRE(seen[0].size() == seen[1].size());
   for (size_t i = 0; i < seen[0].size(); ++i) {

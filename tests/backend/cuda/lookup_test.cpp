@@ -57,7 +57,7 @@ TEST_CASE("cuda: sessions and forks that compute ahead together give what each g
       Runtime b(o);
       const auto got = answers(b, read(b), asked);
       for (int i = 0; i < 3; ++i) CHECK(same_answer(got[i], want[i]));
-      CHECK(b.stats().lookup_accepted > 0);
+      CHECK(b.stats().lookup_accepted > 3);
     }
   }
 }

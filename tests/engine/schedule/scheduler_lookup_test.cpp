@@ -52,7 +52,7 @@ TEST_CASE("scheduler: texts are the same with tokens computed ahead", "[schedule
       }
       const Stats s = r.stats();
       CHECK(stepped == static_cast<int64_t>(s.decode_tokens - s.lookup_accepted));
-      CHECK(s.lookup_accepted > 0);
+      CHECK(s.lookup_accepted > 5);
       CHECK(s.lookup_accepted < s.lookup_proposed);
     }
   }
@@ -72,5 +72,5 @@ TEST_CASE("scheduler: a request that begins again computes ahead and gives the s
   for (const Ask& a : asks) run.submit(a);
   run.finish();
   for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], want[i]);
-  CHECK(r.stats().lookup_accepted > 0);
+  CHECK(r.stats().lookup_accepted > 5);
 }
