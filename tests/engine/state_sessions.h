@@ -87,14 +87,15 @@ inline void check_tokens_ahead(ContextOptions o, const std::string& model, int r
   }
 }
 
-// 20 turns: the first reads a long text, each later one only its question. Then the end of the text
-// changes, and once an earlier question.
+// 20 turns: the first reads 30,000 tokens, each later one only its question. Then the end of the
+// text changes, and once an earlier question.
 inline void check_conversation(ContextOptions o, const std::string& model) {
-  o.n_ctx = 2048;
+  o.n_ctx = 32768;
   Runtime r(o, model);
   riffle_session* const s = r.session();
   const Tokens text = ids(0, 1000);
-  Tokens all(text.begin(), text.begin() + 700);
+  Tokens all;
+  while (all.size() < 30000) all = joined(all, Tokens(text.begin(), text.begin() + 750));
   uint64_t read = 0;
   for (int turn = 0; turn < 20; ++turn) {
     const size_t asked = all.size() - riffle_session_length(s);
