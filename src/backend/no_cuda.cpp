@@ -5,7 +5,7 @@
 namespace riffle {
 
 bool cuda_usable(std::string& text) {
-  text.clear();  // no GPU was looked for
+  text.clear();
   return false;
 }
 
@@ -14,11 +14,11 @@ bool cuda_driver_missing() { return false; }
 bool cuda_shape_supported(const Config&, const BlockLayout&, std::string&) { return false; }
 
 DeviceNeeds plan_cuda(const Model&, const BackendOptions&) {
-  fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
+  fail(RIFFLE_UNSUPPORTED, "device cuda: %s", kBuiltForCpu);
 }
 
 std::unique_ptr<Device> make_cuda_device(const Model&, const BackendOptions&, ThreadPool*) {
-  fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
+  fail(RIFFLE_UNSUPPORTED, "device cuda: %s", kBuiltForCpu);
 }
 
 }  // namespace riffle

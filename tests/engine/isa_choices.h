@@ -32,9 +32,10 @@ inline std::vector<IsaChoice> isa_choices() {
                  choice_usable);
     return out;
   }();
+  static constexpr const char* kNames[] = {"auto", "scalar", "avx2", "avx512", "amx"};
   for (const IsaChoice isa : kIsaChoices)
     if (std::find(usable.begin(), usable.end(), isa) == usable.end())
-      WARN("SKIPPED: this CPU lacks isa " << isa);
+      WARN("SKIPPED: this CPU lacks " << kNames[static_cast<size_t>(isa)]);
   return usable;
 }
 

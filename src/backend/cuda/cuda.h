@@ -21,8 +21,12 @@ inline const char* why_host_residency(const ContextOptions& o) {
                                             : nullptr;
 }
 
-// Tells whether a GPU can be used now; text: its name, or the missing part.
+// Tells whether a GPU can be used now; text: its name, or the missing part. Empty: no GPU was
+// looked for (kBuiltForCpu).
 bool cuda_usable(std::string& text);
+inline constexpr const char* kBuiltForCpu =
+    "this riffle was built for the CPU alone (make found no NVIDIA GPU, or no CUDA toolkit); build "
+    "it again on the machine with the GPU, or with make CUARCH=all";
 // Returns true if no NVIDIA driver is installed. False if this riffle was built without the CUDA
 // toolkit.
 bool cuda_driver_missing();

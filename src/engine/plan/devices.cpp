@@ -65,8 +65,7 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
        "`%s` is given, but no GPU can be used (%s): leave it out to run on the CPU, or give "
        "`device` emu to emulate a GPU's pool",
        r.options.gpu_mem ? "gpu_mem" : "slots",
-       r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
-                             : r.device_note.c_str());
+       r.device_note.empty() ? kBuiltForCpu : r.device_note.c_str());
 }
 
 // Lists of tokens need no check here. Layers without a window are alike, so if layers differ, one
@@ -101,8 +100,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
     r.no_driver = !usable && cuda_driver_missing();
     if (o.device == DeviceKind::CUDA && !usable)
       fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
-           r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
-                                 : r.device_note.c_str());
+           r.device_note.empty() ? kBuiltForCpu : r.device_note.c_str());
     if (!usable && (o.slots || o.gpu_mem)) refuse_pool(r);
     o.device = usable ? DeviceKind::CUDA : DeviceKind::CPU;
   }
