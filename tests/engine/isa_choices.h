@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/kernels.h"
 #include "tests/engine/test_model.h"
 
 namespace riffle::test {
@@ -32,10 +33,10 @@ inline std::vector<IsaChoice> isa_choices() {
                  choice_usable);
     return out;
   }();
-  static constexpr const char* kNames[] = {"auto", "scalar", "avx2", "avx512", "amx"};
   for (const IsaChoice isa : kIsaChoices)
     if (std::find(usable.begin(), usable.end(), isa) == usable.end())
-      WARN("SKIPPED: this CPU lacks " << kNames[static_cast<size_t>(isa)]);
+      WARN("SKIPPED: this CPU lacks "
+           << cpu::kernels(static_cast<cpu::Isa>(int(isa) - int(IsaChoice::SCALAR)))->name);
   return usable;
 }
 

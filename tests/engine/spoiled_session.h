@@ -12,11 +12,12 @@
 
 namespace riffle::test {
 
-// The parts that may be changed: each block of each extent, and the logits.
+// The parts that may be changed: each block of each extent, the logits, and each extent itself.
 struct SpoilSession {
   std::function<void(std::byte* block, const BlockLayout&, int64_t layer, int head, int64_t number)>
       block;
   std::function<void(float* logits, int64_t n)> logits;
+  std::function<void(session_layout::Extent&)> extent;
 };
 
 // The file's newest save is changed.
@@ -38,8 +39,15 @@ inline std::string spoiled(std::string bytes, const SpoilSession& change) {
     std::memcpy(&bytes[save.index_offset], &index, sizeof index);
   }
   const BlockLayout layout{h.block_size, h.head_dim, static_cast<KvType>(h.kv_type)};
-  const uint64_t extents =
-      save.index_offset + sizeof index + index.n_token_extents * sizeof(disk::TokenExtent);
+  const uint64_t state_count = h.version > disk::kWithoutStates ? sizeof(uint64_t) : 0;
+  const uint64_t extents = save.index_offset + sizeof index + state_count +
+                           index.n_token_extents * sizeof(disk::TokenExtent);
+  for (uint64_t i = 0; change.extent && i < index.n_extents; ++i) {
+    disk::Extent e;
+    std::memcpy(&e, &bytes[extents + i * sizeof e], sizeof e);
+    change.extent(e);
+    std::memcpy(&bytes[extents + i * sizeof e], &e, sizeof e);
+  }
   uint64_t sums = extents + index.n_extents * sizeof(disk::Extent);
   for (uint64_t i = 0; change.block && i < index.n_extents; ++i) {
     disk::Extent e;

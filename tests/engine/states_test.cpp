@@ -2,17 +2,14 @@
 // pools, batches, tokens computed ahead, cuts, forks, files and interruptions give the same bits;
 // a conversation reads each token once; the memory plan holds.
 #include <cmath>
-#include <cstring>
 
-#include "kv/file/session_layout.h"
 #include "tests/engine/plan/taken_buffers.h"
 #include "tests/engine/schedule/states_scheduled.h"
 #include "tests/engine/session_files.h"
+#include "tests/engine/spoiled_session.h"
 #include "tests/engine/state_sessions.h"
 #include "tests/engine/window_histories.h"
 #include "tests/rounds.h"
-#include "util/checked.h"
-#include "util/checksum.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -134,36 +131,15 @@ TEST_CASE("states: a session can be cut where it keeps a state", "[states]") {
         "recurrent layers need there: the next shorter length that works is 700");
 }
 
-// Drops all blocks but the first from the first KV extent of a session's file.
-static void drop_blocks(const std::string& path) {
-  namespace disk = session_layout;
-  std::string file = read_file(path);
-  disk::Save newest{};
-  uint64_t page = 0;
-  for (const uint64_t p : {disk::kPage, 2 * disk::kPage})
-    if (const auto save = load_unaligned<disk::Save>(&file[p]); save.generation > newest.generation)
-      newest = save, page = p;
-  const auto index = load_unaligned<disk::Index>(&file[newest.index_offset]);
-  char* const at = &file[newest.index_offset + sizeof index + sizeof(uint64_t) +
-                         index.n_token_extents * sizeof(disk::TokenExtent)];
-  auto extent = load_unaligned<disk::Extent>(at);
-  REQUIRE(extent.n > 1);
-  extent.n = 1;
-  std::memcpy(at, &extent, sizeof extent);
-  newest.index_checksum = checksum(&file[newest.index_offset], newest.index_bytes);
-  std::memcpy(&file[page], &newest, sizeof newest);
-  const uint64_t sum = checksum(&file[page], disk::kChecksumAt);
-  std::memcpy(&file[page + disk::kChecksumAt], &sum, sizeof sum);
-  write_file(path, file);
-}
-
 TEST_CASE("states: a session with a state but without its KV is refused by name",
           "[states][session_file]") {
   const TempDir temp;
   const std::string path = temp / "a.kv", model = hybrid(temp);
   Runtime r(on(DeviceKind::CPU), model);
   save(r, r.session(ids(0, 300)), path);
-  drop_blocks(path);
+  SpoilSession drop;
+  drop.extent = [](session_layout::Extent& e) { e.n = 1; };
+  write_file(path, spoiled(read_file(path), drop));
   const test::SessionFile file(path);
   REQUIRE(file.status == RIFFLE_OK);
   riffle_session* loaded = nullptr;

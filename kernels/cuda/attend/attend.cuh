@@ -24,13 +24,9 @@ struct RowReads {
 __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& sequence, int row) {
   RowReads reads{row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size), 0};
   RowGeometry& r = reads.geometry;
-  if (r.everything) {
-    r.slices = slices_of(a.slices, r.n_total);
-    return reads;
-  }
-  r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
+  if (!r.everything) r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
   r.slices = slices_of(a.slices, r.n_total);
-  reads.likely = min(r.n_total, 32 * kRowWarps * r.slices);
+  if (!r.everything) reads.likely = min(r.n_total, 32 * kRowWarps * r.slices);
   return reads;
 }
 
@@ -176,8 +172,7 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   __shared__ alignas(AttendMemory<T, D, G>) std::byte storage[sizeof(AttendMemory<T, D, G>)];
   auto& memory = reinterpret_cast<AttendMemory<T, D, G>&>(storage);
   wait_for_earlier();
-  const int n_items = a.step.n * a.step.n_kv_heads * a.parts * a.slices,
-            group = blockIdx.x / kRowCtas;
+  const int n_items = items_of_slice(a) * a.slices, group = blockIdx.x / kRowCtas;
   if (group >= a.n_groups)
     return fetch_ahead(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, memory.counts,
                        [&](const StepSequence& s, int row) { return row_reads(a, s, row); });

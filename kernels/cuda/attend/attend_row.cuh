@@ -101,7 +101,7 @@ struct Item {
 __device__ inline Item item_of(const AttendArgs& a, int number) {
   Item item = {number, 0, 0};
   if (a.slices > 1) {
-    const int each = a.step.n * a.step.n_kv_heads * a.parts;
+    const int each = items_of_slice(a);
     item.slice = number / each;
     item.row -= item.slice * each;
   }

@@ -143,6 +143,10 @@ struct AttendArgs {
   uint32_t* arrived;
   int64_t arrived_stride;
 };
+// Returns the number of items of one slice of all rows.
+RIFFLE_HOST_DEVICE inline int items_of_slice(const AttendArgs& a) {
+  return a.step.n * a.step.n_kv_heads * a.parts;
+}
 // Arguments of a step's attention; the counters of the scratch tell which CTAs have finished.
 AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch);
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);

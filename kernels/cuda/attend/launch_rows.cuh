@@ -71,13 +71,12 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
                                            cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
     return status;
-  const int rows = a.step.n * a.step.n_kv_heads, items_of_slice = rows * a.parts,
-            items = items_of_slice * a.slices;
+  const int rows = a.step.n * a.step.n_kv_heads, items = items_of_slice(a) * a.slices;
   int together = 0;
   if (Status status = ctas_together(kernel, ring, limits, together); status != cudaSuccess)
     return status;
   for (RingSize less = ring;
-       less.n_stages > 1 && together < items_of_slice * kRowCtas && traits.selects;) {
+       less.n_stages > 1 && together < items_of_slice(a) * kRowCtas && traits.selects;) {
     --less.n_stages;
     less.bytes = static_cast<size_t>(ring_bytes<Warp>(a.step.layout, less.n_stages, less.halves));
     int more = 0;

@@ -58,14 +58,18 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
   return cuda_shape_supported(config, r.layout, note);
 }
 
+// Returns the reason why no GPU is used. Requires: gpu_usable has set device_note, and was false.
+static const char* why_no_gpu(const ResolvedOptions& r) {
+  return r.device_note.empty() ? kBuiltForCpu : r.device_note.c_str();
+}
+
 // A pool was asked for with device AUTO, and no GPU can be used. A budget of GPU memory means that
 // the user expects a GPU: the CPU would be many times slower, and an emulated pool slower still.
 [[noreturn]] static void refuse_pool(const ResolvedOptions& r) {
   fail(RIFFLE_UNSUPPORTED,
        "`%s` is given, but no GPU can be used (%s): leave it out to run on the CPU, or give "
        "`device` emu to emulate a GPU's pool",
-       r.options.gpu_mem ? "gpu_mem" : "slots",
-       r.device_note.empty() ? kBuiltForCpu : r.device_note.c_str());
+       r.options.gpu_mem ? "gpu_mem" : "slots", why_no_gpu(r));
 }
 
 // Lists of tokens need no check here. Layers without a window are alike, so if layers differ, one
@@ -99,8 +103,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
     const bool usable = gpu_usable(config, r, r.device_note);
     r.no_driver = !usable && cuda_driver_missing();
     if (o.device == DeviceKind::CUDA && !usable)
-      fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
-           r.device_note.empty() ? kBuiltForCpu : r.device_note.c_str());
+      fail(RIFFLE_UNSUPPORTED, "device cuda: %s", why_no_gpu(r));
     if (!usable && (o.slots || o.gpu_mem)) refuse_pool(r);
     o.device = usable ? DeviceKind::CUDA : DeviceKind::CPU;
   }
