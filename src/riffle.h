@@ -288,7 +288,7 @@ RIFFLE_API size_t riffle_context_length(const riffle_context* context);
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 
 /* Changes an option of an existing context; only options of the selection can be changed. KV
- * already held stays valid. If the selection reads digests or INT4 keys that a session lacks, the
+ * already held stays valid. If the selection reads digests or key codes that a session lacks, the
  * session gets them at its next step. On a GPU they take memory that the plan did not count; if
  * they do not fit, that step returns RIFFLE_OUT_OF_MEMORY, and the session keeps its tokens and KV.
  * Any other option gives RIFFLE_BAD_ARGUMENT, and the text says when it can be set. */

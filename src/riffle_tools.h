@@ -39,9 +39,10 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   sliding window it counts the most that they keep (riffle_session_reach). host_states: the part
  *   of it for the states of recurrent layers
  * - selector_state: the selector's own data for such a session, in addition to KV and digests, in
- *   host memory and outside total. Layers with a sliding window need none. share, twilight, psa and
- *   topk with rank codes: for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean
- *   value of 2 d bytes a full block (cuda: on the device, among digests). tokenselect: two lists of
+ *   host memory and outside total. Layers with a sliding window need none. For each layer and
+ *   KV head, share, and psa or topk with rank codes, keep 2-bit keys: d/4 + 2 bytes a token and d +
+ * 4 a full block, with d rounded up to a multiple of 16 (cuda: a little more, on the device, among
+ *   digests); twilight keeps INT4 keys, d/2 + 4 bytes a token. tokenselect: two lists of
  *   tokens and a query a layer, for any length. lfps: tables of 8 bytes a token, layer and KV head.
  *   Not counted for lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a
  *   follow-up prompt to the second step after it. Others: 0
@@ -88,7 +89,7 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
  * - kv_blocks_total, kv_blocks_read, kv_tokens_total, kv_tokens_read, kv_bytes_read: summed over
  *   decode steps, layers and KV heads. total: seen by the query (all, or a layer's sliding
  *   window). read: attended to; selectors may read parts of blocks
- * - index_bytes_read: in decode steps to choose blocks: digests, INT4 keys, keys that were only
+ * - index_bytes_read: in decode steps to choose blocks: digests, key codes, keys that were only
  *   scored
  * - cached_selections, selections: tokenselect: pairs of step and layer that used the last
  *   selection again; all such pairs

@@ -6,10 +6,6 @@
 
 namespace riffle {
 
-// The mean value of a row's blocks is taken over at most this many of them, evenly spaced
-// (select/int4_keys.h, kernels/cuda/select/choose_share.cu).
-inline constexpr int kMeanBlocks = 256;
-
 // Attention of prompts reads keys in tiles of this many, by absolute position. KvShape keeps the
 // blocks of the whole tile in which a window begins.
 inline constexpr int kKeyTile = 64;
@@ -21,8 +17,8 @@ inline constexpr int64_t kMaxReuse = 64;
 // The most experts of a layer.
 inline constexpr int kMostExperts = 1024;
 
-// The largest number of two signed digits to base 256, the form in which queries meet INT4 keys:
-// 256 * 127 + 127. More would carry out of the upper digit.
+// The largest number of two signed digits to base 256, the form in which queries meet codes of
+// keys: 256 * 127 + 127. More would carry out of the upper digit.
 inline constexpr float kLargestDigits = 32639;
 
 // exp(x) for x in [kExpLeast, 0] where results have to have the same bits everywhere: n = round(x *

@@ -51,8 +51,8 @@ struct KvLayout {
 
 // The device's description of one sequence of a step, or of a token computed ahead. An array of
 // these lies in device memory. A table is [heads][max_blocks]: the KV heads of all layers are
-// numbered, layer by layer. Blocks are chosen by the index: digests, bound_factor, codes and
-// value_means, each [index rows][max_blocks]. Index rows are the heads of the layers without a
+// numbered, layer by layer. Blocks are chosen by the index: digests, bound_factor and codes, each
+// [index rows][max_blocks]. Index rows are the heads of the layers without a
 // sliding window. KvShape (kv/kv_shape.h) gives the numbers of heads, index rows and rows.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
@@ -68,10 +68,9 @@ struct StepSequence {
   // blocks in the same tables.
   bool many_rows = false;
   const float* bound_factor = nullptr;  // [..][max_blocks]: R of kernels/cpu digest_build
-  const std::byte* codes =
-      nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
-  const uint16_t* value_means =
-      nullptr;  // f16 [..][max_blocks][d], of full blocks; only with codes
+  // [..][max_blocks][bytes of a block's codes]: 2-bit keys or INT4 keys, as the selection needs;
+  // null: none are kept.
+  const std::byte* codes = nullptr;
   // Data that a selection keeps of the sequence from step to step: for each layer in which blocks
   // are chosen, the number of bytes that the selection asks for. Null: it keeps nothing.
   std::byte* kept = nullptr;

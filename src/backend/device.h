@@ -89,7 +89,7 @@ class Device {
   virtual void check_selector(const Selector& selector, const Selection& settings) const {
     (void)selector, (void)settings;
   }
-  // Makes the selector's data of a sequence besides KV and digests: INT4 keys, last choices, the
+  // Makes the selector's data of a sequence besides KV and digests: key codes, last choices, the
   // selector's state. It covers all tokens that the sequence holds.
   virtual void add_index(const Selector& selector, SequenceKv& sequence) = 0;
   // Rotates all keys that a sequence holds to their positions, or back, and sets

@@ -177,8 +177,8 @@ class Engine {
   // RIFFLE_CONTEXT_FULL all sequences are as before. After other errors some may have advanced, as
   // their lengths show; each sequence either has its token and logits or is as before:
   // - If a small pool splits the step into groups, the groups before the error have advanced.
-  // - If a block becomes full and there is no memory for the selector's data of it, such as INT4
-  //   keys, the whole group has advanced. The next step adds the data.
+  // - If a block becomes full and there is no memory for the selector's data of it, such as key
+  //   codes, the whole group has advanced. The next step adds the data.
   // samples (may be null): also draw each sequence's next token into sampled[i], or
   // kNotSampled if the device does not draw. find_mask: see StepRequest::find_mask.
   // A sequence may come several times in a row. Only the first of its tokens is appended; the

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "select/int4_keys.h"
+#include "select/int2_keys.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -22,9 +22,9 @@ static int part_blocks(const Row& row) { return kPartTokens / row.block_size; }
 
 int prepare_masses(const Row& row, int sink_blocks, int recent_blocks, RowPlan& plan) {
   if (row.n_full <= int64_t(sink_blocks) + recent_blocks) return 0;
-  const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
+  const auto* keys = dynamic_cast<const Int2Keys*>(row.state);
   if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
-    fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
+    fail(RIFFLE_INTERNAL, "layer %d, KV head %d has 2-bit codes of %d blocks, expected %d",
          row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
   plan.work.reserve(2 * row.g * stride_of(row) * sizeof(float) + keys->query_bytes(row.g));
   keys->prepare_query(row.q, row.g, query_of(row, plan));
@@ -38,14 +38,14 @@ BlockMasses masses_of(const Row& row, RowPlan& plan) {
 }
 
 int64_t masses_bytes_read(const Row& row) {
-  const auto& keys = *static_cast<const Int4Keys*>(row.state);
+  const auto& keys = *static_cast<const Int2Keys*>(row.state);
   return row.n_full * keys.block_bytes() + row.tail_tokens() * row.row_bytes();
 }
 
 void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, int* first,
                      int* last) {
   constexpr int kRun = 64;  // number of blocks that are scored at a time
-  const auto& keys = *static_cast<const Int4Keys*>(row.state);
+  const auto& keys = *static_cast<const Int2Keys*>(row.state);
   const auto& select = row.kernels->select;
   const BlockMasses masses = masses_of(row, plan);
   const int g = row.g, end = std::min(row.n_full, (part + 1) * part_blocks(row));
@@ -57,7 +57,7 @@ void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, i
   const void* query = query_of(row, plan);
   for (int b = *first, run; b < end; b += run) {
     run = std::min(kRun, end - b);
-    keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, b + run < end ? b + run : -1);
+    keys.scores(row.layer, row.head, b, run, query, g, scores, ldo);
     for (int h = 0; h < g; ++h) {
       const int64_t at = h * masses.stride + b;
       float *tops = masses.tops + at, *sums = masses.sums + at;

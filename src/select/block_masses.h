@@ -1,4 +1,4 @@
-// The mass of each block of a row, estimated from INT4 keys (README.md). Estimating reads the keys
+// The mass of each block of a row, estimated from 2-bit keys (README.md). Estimating reads the keys
 // of all blocks. That is most of the work of planning a row, so threads share it in parts.
 #pragma once
 #include <cstdint>

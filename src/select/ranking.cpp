@@ -16,6 +16,8 @@ void RowPlan::clear() {
   stand_in_l.clear();
   read_l.clear();
   unread.clear();
+  sampled_.clear();
+  log_weights_.clear();
   index_bytes = 0;
   cached = false;
   attended = false;
@@ -112,10 +114,17 @@ void RowPlan::extend(int ranked) {
       order_.push_back(static_cast<int32_t>(keys_[i] & 0xffffffffu));
     sorted_ = next;
   }
+  if (sorted_ == n_ranked) order_.insert(order_.end(), sampled_.begin(), sampled_.end());
+}
+
+void RowPlan::sample(int32_t block, float log_weight) {
+  sampled_.push_back(block);
+  log_weights_.push_back(log_weight);
 }
 
 int32_t RowPlan::at(int position) {
-  if (position >= n_forced_ + sorted_) extend(position - n_forced_ + 1);
+  if (position >= static_cast<int>(order_.size()))
+    extend(std::min(position - n_forced_ + 1, static_cast<int>(keys_.size())));
   return order_[position];
 }
 

@@ -20,7 +20,7 @@ class SelectorRegistry {
     void (*check)(const Selection&) = nullptr;
     int64_t (*row_slots)(const Selection&) = nullptr;
   };
-  // Advice about other selectors, for when INT4 keys or tokens beyond the trained length are a
+  // Advice about other selectors, for when key codes or tokens beyond the trained length are a
   // problem. Empty or null: none.
   struct Advice {
     // Changes the selection to the closest one that ranks by digests, and returns its name.

@@ -67,7 +67,8 @@ struct Row {
 
 // One row's plan. It is kept from step to step, so that its memory is reused. Positions
 // 0..n_forced-1 are the forced blocks (sinks, recent blocks, tail) in token order. Then come the
-// candidates, most critical first. They are ordered only as far as a caller asks.
+// candidates, most critical first. They are ordered only as far as a caller asks. Last come the
+// samples, which stand for the blocks that are not read.
 class RowPlan {
  public:
   // Reads all that the query sees: blocks in token order, without ranking.
@@ -82,6 +83,9 @@ class RowPlan {
   void rank(const float* scores, int keep);
   // Ranks n given candidate blocks by their scores. Keeps all n.
   void rank_these(const int32_t* blocks, const float* scores, int n);
+  // Adds a sample, after ranking: the block is read as if it were there e^log_weight times.
+  // Requires: ranking kept all of its blocks.
+  void sample(int32_t block, float log_weight);
 
   // Reads only these tokens; ids are ascending and all different. The plan's positions are their
   // blocks in token order, all forced, each with the mask of its tokens.
@@ -91,11 +95,16 @@ class RowPlan {
   void masked(const Row& row, const uint64_t* masks);
 
   int n_forced() const { return n_forced_; }
-  int size() const { return n_forced_ + n_kept_; }  // blocks this row may read
-  int32_t at(int position);                         // block index; extends the order as needed
+  int n_sampled() const { return static_cast<int>(sampled_.size()); }
+  int size() const { return n_forced_ + n_kept_ + n_sampled(); }  // blocks this row may read
+  int32_t at(int position);  // block index; extends the order as needed
   const std::vector<int32_t>& order() const { return order_; }
   // Returns the mask of the tokens to attend to.
   uint64_t mask(int position) const { return masks_.empty() ? ~uint64_t(0) : masks_[position]; }
+  float log_weight(int position) const {
+    const int at = position - n_forced_ - n_kept_;
+    return at < 0 ? 0 : log_weights_[at];
+  }
   // Returns the number of tokens that positions [0, n) read.
   int64_t tokens_read(const Row& row, int n) const;
 
@@ -112,12 +121,12 @@ class RowPlan {
   // A partial result that stands in for tokens that are not read: normalised values [g][d] and
   // log-sum-exps [g]; empty: none.
   std::vector<float> stand_in, stand_in_l;
-  // [g], only with a stand-in: the log-sum-exps of the tokens that were read. The driver sets it.
+  // [g]: the log-sum-exps of the tokens that count as covered. The driver sets it with a stand-in,
+  // and when it measures coverage of a plan with samples.
   std::vector<float> read_l;
-  // unread [g]: share of each head's weight in blocks that are not read. mean_value [d] stands in
-  // for their values. The result is (1 - unread) * (result of the tokens that were read) + unread *
-  // mean_value. Empty: the result comes only from the tokens that were read.
-  std::vector<float> unread, mean_value;
+  // [g]: the share of each head's weight that lies in blocks that are neither forced nor ranked;
+  // empty: none.
+  std::vector<float> unread;
   // The selector has read the plan's tokens itself. stand_in is their result, and the driver
   // attends to nothing.
   bool attended = false;
@@ -130,7 +139,9 @@ class RowPlan {
   std::vector<int32_t> order_;
   std::vector<uint64_t> masks_;  // masks of order_; empty: all tokens
   std::vector<uint64_t> keys_;   // ascending = most critical first
-  int sorted_ = 0;               // keys_[0, sorted_) are in place
+  std::vector<int32_t> sampled_;
+  std::vector<float> log_weights_;  // one for each block of sampled_
+  int sorted_ = 0;                  // keys_[0, sorted_) are in place
 };
 
 // A selector's rule as data, which a GPU's kernels follow without calling back. Each selector has
@@ -143,9 +154,10 @@ struct ReadsEverything : SelectionRule {};
 struct ForcedBlocks {
   int sink_blocks = 0, recent_blocks = 0;
 };
-// Reads the blocks to which some head gives at least e^log_share of its weight, by INT4 keys, in
-// one shot. In rows of more than share_blocks blocks the share is multiplied by share_blocks /
-// blocks. Rows of fewer than everything_below tokens are read whole (selector auto).
+// Reads the blocks to which some head gives at least e^log_share of its weight, by 2-bit keys, in
+// one shot, and samples of the others. In rows of more than share_blocks blocks the share is
+// multiplied by share_blocks / blocks. Rows of fewer than everything_below tokens are read whole
+// (selector auto).
 struct ReadsShare : SelectionRule {
   ForcedBlocks forced;
   float log_share = 0;
@@ -172,7 +184,7 @@ class Selector {
   // begins with the selector's name. Null: there is a rule.
   virtual const SelectionRule* rule() const = 0;
   virtual const char* host_only() const = 0;
-  // Returns true if the selector reads INT4 keys of all tokens.
+  // Returns true if the selector reads codes of all keys.
   virtual bool reads_codes() const { return false; }
   // Rows of fewer tokens are read whole.
   virtual int64_t everything_below() const { return 0; }

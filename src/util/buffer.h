@@ -32,9 +32,12 @@ class Buffer {
     return static_cast<T*>(data_);
   }
 
-  // Makes room for at least `bytes`. Contents are lost when it grows.
+  // Makes room for at least `bytes`. Contents are lost when it grows; after a failure the
+  // buffer is empty.
   void reserve(size_t bytes) {
-    if (bytes > bytes_) *this = Buffer(bytes);
+    if (bytes <= bytes_) return;
+    *this = Buffer();  // first, so that the old memory and the new do not add up
+    *this = Buffer(bytes);
   }
 
  private:

@@ -38,7 +38,7 @@ enum class StopRule : int32_t { PAPER = 0, LAST = 1, BOUND = 2, VETO = 3 };
 // scores. SOFT_SUM: sum of their softmaxes. UNION: the best rank that any head gives.
 enum class HeadRule : int32_t { MEAN = 0, SOFT_SUM = 1, UNION = 2 };
 // The measure by which psa and topk rank blocks: the blocks' digests, or their attention weight by
-// INT4 keys, as share does. On a GPU psa by CODES needs stop PAPER or LAST.
+// key codes, as share does. On a GPU psa by CODES needs stop PAPER or LAST.
 enum class RankBy : int32_t { DIGESTS = 0, CODES = 1 };
 // The selection that twilight starts from: everything, the best blocks of a budget, or psa's
 // selection (on a GPU: with stop PAPER or LAST).

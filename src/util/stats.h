@@ -18,7 +18,7 @@ struct Stats {
   uint64_t kv_tokens_total = 0,
            kv_tokens_read = 0;  // in tokens, since selectors may read parts of blocks
   uint64_t kv_bytes_read = 0;   // bytes of K and V attended to in decode steps
-  // bytes read in decode steps to choose blocks: digests, INT4 keys, keys that were only scored
+  // bytes read in decode steps to choose blocks: digests, key codes, keys that were only scored
   uint64_t index_bytes_read = 0;
   // tokenselect: pairs of step and layer that reused the last selection; all such pairs
   uint64_t cached_selections = 0, selections = 0;

@@ -314,14 +314,14 @@ def other_commands(_):
     j = json.loads(r.out)
     check(r.code == 0 and j["n_layers"] > 0 and j["plan"]["fits"] and 0 < j["plan"]["total"] <= 200 << 20,
           "info --plan --json", r)
-    # INT4 keys take d/2 + 4 bytes a token and head, a block's mean value 2 d bytes, and a head's one mean 4 d.
-    for selector, per_token in (("dense", 0), ("psa", 0), ("topk", 0), ("twilight", 36 + 8), ("share", 36 + 8)):
+    # A block of 16 tokens and a head: INT4 keys take d/2 + 4 bytes a token; 2-bit keys d/4 + 2 bytes a token, d + 4 a block.
+    int4, int2 = 16 * 36, 16 * 18 + 68
+    for selector, per_block, shown in (("dense", 0, "none"), ("psa", 0, "none"), ("topk", 0, "none"), ("twilight", int4, "18.0 MiB"), ("share", int2, "11.1 MiB")):
         plan = ["info", "--plan", "--device", "cpu", "-c", "32768", "--selector", selector, "-q"]
         state, text = json.loads(riffle(*plan, "--json").out)["plan"]["selector_state"], riffle(*plan).out
-        means = 16 * 64 * 4 if per_token else 0
-        check(state == 32768 * 16 * per_token + means, f"the plan has {selector}'s state: INT4 keys and mean values", state)
+        check(state == 32768 // 16 * 16 * per_block, f"the plan has {selector}'s state: codes of keys", state)
         line = [x for x in text.decode().splitlines() if x.startswith("selector state")]
-        check(len(line) == 1 and ("none" if per_token == 0 else "22.0 MiB") in line[0], f"... and prints it: {selector}", line)
+        check(len(line) == 1 and shown in line[0], f"... and prints it: {selector}", line)
     # auto stands for dense in a short context, else for share, with the plan that share has by name.
     plans = {}
     for name, args in (("short", ["-c", "2048"]), ("long", ["-c", "32768"]), ("share", ["-c", "32768", "--selector", "share"])):

@@ -292,9 +292,8 @@ TEST_CASE("uneven layers: the memory plan on emu, counted by hand", "[uneven][pl
   CHECK(bytes_of("digests of blocks") == 2 * 4 * kBlocks * digest_spec(o.selection).bytes(128));
   CHECK(plan.min_slots == 20 + row_slots(o.selection));
   CHECK(plan.pool == static_cast<uint64_t>(plan.slots) * (8192 + 12));
-  // Four heads of 128 have INT4 keys of d/2 + 4 bytes a token, and mean values of 2 d bytes a
-  // block.
-  const uint64_t keys = 4 * (1024 * (128 / 2 + 4) + kBlocks * 2 * 128);
+  // Four heads of 128 have 2-bit keys of d/4 + 2 bytes a token, and means of d + 4 bytes a block.
+  const uint64_t keys = 4 * (1024 * (128 / 4 + 2) + kBlocks * (128 + 4));
   CHECK(plan.selector_state >= keys);
   CHECK(plan.selector_state <= keys + 4 * 1024);
 }

@@ -14,7 +14,7 @@ arithmetic hides. MEASURED is the whole step on the H200, taken as the second of
 
 TOKENS, ROWS, HEAD_DIM = 131072, 32 * 8, 128
 GIB = 1 << 30
-INT4_KEYS = TOKENS * ROWS * 68  # bytes
+KEY_CODES = TOKENS * ROWS * 38.5  # bytes
 KV_Q8 = TOKENS * ROWS * 2 * 132
 READ = 0.051  # share of the KV that a step reads
 NEW = 0.104  # part of it that is new, if the pool holds the blocks of the last steps
@@ -35,7 +35,7 @@ def step(gpu, weights, share):
     _, memory, link, sms, clock, _ = gpu
     read, _ = WEIGHTS[weights]
     kv = KV_Q8 * (READ if share else 1)
-    on_device = (read + kv + (INT4_KEYS if share else 0)) / (0.85 * memory)
+    on_device = (read + kv + (KEY_CODES if share else 0)) / (0.85 * memory)
     if share:
         scale = H200[3] * H200[4] / (sms * clock)
         on_device = max(on_device, MEASURED[weights] * scale)
@@ -48,7 +48,7 @@ def main():
     print("|---|---|---|---|---|")
     for gpu in [H200] + GPUS:  # the first is for comparison with the measurement
         for weights in ("Q4_K", "Q8_0"):
-            held = WEIGHTS[weights][1] + INT4_KEYS + 0.6e9
+            held = WEIGHTS[weights][1] + KEY_CODES + 0.6e9
             if held > 0.94 * gpu[5] * GIB:
                 continue
             loads = KV_Q8 * READ * NEW / gpu[2] * 1e3 if gpu[2] else 0

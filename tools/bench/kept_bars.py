@@ -13,7 +13,7 @@ import sys
 HEADING = "## A share that falls with the context"
 NAMES = {
     "share share=0.002 (default)": "share (default)",
-    "topk rank=codes budget=0.1": "best blocks by INT4 keys",
+    "topk rank=codes budget=0.1": "best blocks by key codes",
     "topk digest=quest budget=0.1": "best blocks by Quest digests",
 }
 LEFT, WIDTH, ROW, BAR, RIGHT, TOP = 220, 420, 34, 18, 240, 46

@@ -85,7 +85,9 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
   auto* step = static_cast<float*>(query);
   float* sum = step + g;
   auto* digits = static_cast<int8_t*>(query) + int4_query_digits(g);
-  for (int64_t i = 0; i < int64_t(d + 7) / 8 * 16 * g; i++) digits[i] = 0;
+  const int64_t n_digits = int4_digit_bytes(g, d);
+  auto* totals = reinterpret_cast<int32_t*>(digits + n_digits);
+  for (int64_t i = 0; i < n_digits; i++) digits[i] = 0;
   for (int h = 0; h < g; h++) {
     float largest = 0;
     double total = 0;
@@ -97,6 +99,7 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
     step[h] = largest / kLargestDigits;
     sum[h] = static_cast<float>(total);
     const float inverse = step[h] > 0 ? kLargestDigits / largest : 0;
+    totals[2 * h] = totals[2 * h + 1] = 0;
     for (int j = 0; j < d; j++) {
       const float x = q[h * d + j] * inverse;
       // A query that is not finite has no fixed-point form. Its sum above is not finite, so its
@@ -108,6 +111,8 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
       int8_t* at = digits + ((j / 8 * 2 + j % 8 / 4) * 2 * g + h) * 4 + j % 4;
       at[0] = static_cast<int8_t>((value - lo) / 256);
       at[4 * g] = lo;
+      totals[2 * h] += at[0];
+      totals[2 * h + 1] += value;
     }
   }
 }

@@ -1,8 +1,8 @@
-// The CPU's selection kernels: keys in INT4 (Twilight, arXiv 2502.02770, 4.2), and the choice of
-// tokens by their weights.
+// The CPU's selection kernels: keys in 2 bits (src/select/README.md) and in 4 bits (Twilight, arXiv
+// 2502.02770, 4.2), and the choice of blocks and tokens by their weights.
 //
-// Every set gives the same bits for int4_*, and sums of weights are sums of integers, so they do
-// not depend on the order of the tokens.
+// Every set gives the same bits for int2_* and int4_*, and sums of weights are sums of integers, so
+// they do not depend on the order of the tokens.
 #pragma once
 #include "kernels/cpu/types.h"
 
@@ -22,11 +22,45 @@ static constexpr int64_t int4_group_bytes(int d) { return int64_t(d + 7) / 8 * 6
 // 256 hi + lo.
 //   step    [g] f32
 //   sum     [g] f32, of q itself; then padding to 64 bytes
-//   digits  [ceil(d/8)][low, high nibble][hi, lo][g][4]
+//   digits  [2 ceil(d/16)][low, high nibble][hi, lo][g][4]; dimension j is at [j/8][j%8/4][..][j%4]
+//   totals  [g][2] i32: the sum of the digits hi, and of the values
 static constexpr int64_t int4_query_digits(int g) { return (int64_t(g) * 8 + 63) / 64 * 64; }
+static constexpr int64_t int4_digit_bytes(int g, int d) { return int64_t(d + 15) / 16 * 32 * g; }
 static constexpr int64_t int4_query_bytes(int g, int d) {
-  return int4_query_digits(g) + int64_t(d + 7) / 8 * 16 * g;
+  return int4_query_digits(g) + int4_digit_bytes(g, d) + int64_t(g) * 8;
 }
+
+// 2-bit codes lie in the same groups of 16 tokens, without their scales:
+//   codes  [ceil(d/16)][16 tokens][4 bytes]  byte i of word w holds dimensions 16w+i, 16w+4+i,
+//                                            16w+8+i and 16w+12+i, the first in its lowest bits
+// The means of 16 consecutive blocks lie as the codes of 16 tokens do, in 8 bits, plus 128:
+//   means  [4 ceil(d/16)][16 blocks][4 bytes]
+// A rotated key_j is about mean_scale * (mean_j - 128) + scale * (code_j - 1.5).
+static constexpr int kInt2Dims = 4096;  // the most dimensions
+static constexpr int int2_words(int d) { return (d + 15) / 16; }
+static constexpr int64_t int2_group_bytes(int d) { return int64_t(int2_words(d)) * 64; }
+static constexpr int64_t int2_mean_bytes(int d) { return int64_t(int2_words(d)) * 256; }
+// Distance between neighbouring levels, in standard deviations: the one with the least mean square
+// error of a normal deviate, 0.119 of its variance.
+static constexpr float kInt2Step = 0.9957f;
+// Where a block's codes go.
+struct Int2Block {
+  uint8_t* codes;    // block_size / 16 groups
+  uint16_t* scales;  // f16 [block_size]
+  uint8_t* means;    // those of the 16 blocks to which it belongs
+  int lane;          // number of the block among the 16
+  float* mean_scale;
+};
+// Consecutive blocks; the first is the first of 16 whose means lie together. All pointers are of
+// the first block; codes and means are 64-byte aligned.
+struct Int2Run {
+  const uint8_t* codes;
+  const uint16_t* scales;
+  const uint8_t* means;
+  const float* mean_scales;
+  int64_t n_blocks;
+  int block_size, d;
+};
 
 struct SelectKernels {
   // Encodes keys K[n][d], n a multiple of 16, as n/16 groups (64-byte aligned). zero: the smallest
@@ -40,6 +74,13 @@ struct SelectKernels {
   // next: the groups of the next call, which are fetched into the cache, or NULL.
   void (*int4_score)(const void* groups, int64_t n_groups, int d, const void* query, int g,
                      float* out, int64_t ldo, const void* next);
+
+  // Encodes the keys K[block_size][d] of a block.
+  void (*int2_encode)(const void* k, KvType type, int block_size, int d, const Int2Block& out);
+  // out[h*ldo + t] = q_h . decoded key t, for the tokens of a run. query: int4_query's form of the
+  // rotated queries. Codes are multiplied by the upper digits alone: leaving out
+  // the lower ones errs far less than the codes do.
+  void (*int2_score)(const Int2Run& run, const void* query, int g, float* out, int64_t ldo);
 
   // w[i] = exp(s[i] - top), top = max s (w may be s). Returns the sum of fixed(w[i]), the weight in
   // units of 2^-30.

@@ -85,6 +85,85 @@ struct SelectAvx2 : Avx2 {
       }
     }
   }
+
+  static constexpr int kInt2Heads = 4;
+
+  // Returns the products of 8 tokens' codes with the upper digits of H heads. Two products of a
+  // code (3 at most) and a digit fit 16 bits 43 times over, so only every eighth word (32 products
+  // of two) is carried into 32 bits.
+  template <int H>
+  static void int2_dots(const uint8_t* codes, int words, const Int2Query& q, __m256i* dots) {
+    const __m256i low = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
+    for (int h = 0; h < H; h++) dots[h] = _mm256_setzero_si256();
+    for (int w0 = 0; w0 < words; w0 += 8) {
+      __m256i part[H];
+      for (int h = 0; h < H; h++) part[h] = _mm256_setzero_si256();
+      for (int w = w0; w < words && w < w0 + 8; w++) {
+        const __m256i all = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + w * 64));
+        for (int field = 0; field < 4; field++) {
+          const __m256i code = _mm256_and_si256(_mm256_srli_epi16(all, 2 * field), low);
+          for (int h = 0; h < H; h++)
+            part[h] = _mm256_add_epi16(
+                part[h],
+                _mm256_maddubs_epi16(code, _mm256_set1_epi32(q.four(4 * w + field, 0, h))));
+        }
+      }
+      for (int h = 0; h < H; h++)
+        dots[h] = _mm256_add_epi32(dots[h], _mm256_madd_epi16(part[h], ones));
+    }
+  }
+
+  // Two products of a mean (255 at most) and a digit may exceed 16 bits, so means are halved: their
+  // lowest bits are multiplied separately.
+  template <int H>
+  static void int2_means(const uint8_t* rows, int n_rows, const Int2Query& q, int digit,
+                         __m256i* dots) {
+    const __m256i ones = _mm256_set1_epi16(1), bit = _mm256_set1_epi8(1),
+                  half = _mm256_set1_epi8(127);
+    for (int h = 0; h < H; h++) dots[h] = _mm256_setzero_si256();
+    for (int w = 0; w < n_rows; w++) {
+      const __m256i mean = _mm256_load_si256(reinterpret_cast<const __m256i*>(rows + w * 64)),
+                    upper = _mm256_and_si256(_mm256_srli_epi16(mean, 1), half),
+                    lowest = _mm256_and_si256(mean, bit);
+      for (int h = 0; h < H; h++) {
+        const __m256i four = _mm256_set1_epi32(q.four(w, digit, h));
+        const __m256i twice = _mm256_madd_epi16(_mm256_maddubs_epi16(upper, four), ones);
+        dots[h] = _mm256_add_epi32(
+            dots[h], _mm256_add_epi32(_mm256_add_epi32(twice, twice),
+                                      _mm256_madd_epi16(_mm256_maddubs_epi16(lowest, four), ones)));
+      }
+    }
+  }
+
+  template <int H>
+  static void int2_heads(const Int2Run& run, const Int2Query& q, float* out, int64_t ldo) {
+    const int words = int2_words(run.d);
+    alignas(32) float of_mean[H * 16], scales[16] = {};
+    for (int64_t b = 0; b < run.n_blocks; b++) scales[b] = run.mean_scales[b];
+    for (int t = 0; t < 16; t += kLanes) {
+      __m256i hi[H], lo[H];
+      int2_means<H>(run.means + t * 4, 4 * words, q, 0, hi);
+      int2_means<H>(run.means + t * 4, 4 * words, q, 1, lo);
+      for (int h = 0; h < H; h++) {
+        const Vec joined = (set1(256) * _mm256_cvtepi32_ps(hi[h]) + _mm256_cvtepi32_ps(lo[h])) -
+                           set1(128 * static_cast<float>(q.totals[2 * h + 1]));
+        store(of_mean + h * 16 + t, load(scales + t) * (set1(q.step[h]) * joined));
+      }
+    }
+    const int64_t groups = run.block_size / kInt4Group;
+    for (int64_t i = 0; i < run.n_blocks * groups; i++)
+      for (int t = 0; t < kInt4Group; t += kLanes) {
+        __m256i dots[H];
+        int2_dots<H>(run.codes + i * int2_group_bytes(run.d) + t * 4, words, q, dots);
+        const Vec scale = load_f16(run.scales + i * kInt4Group + t);
+        for (int h = 0; h < H; h++) {
+          const Vec dot =
+              _mm256_cvtepi32_ps(dots[h]) - set1(1.5f * static_cast<float>(q.totals[2 * h]));
+          store(out + h * ldo + i * kInt4Group + t,
+                scale * (set1(256 * q.step[h]) * dot) + set1(of_mean[h * 16 + i / groups]));
+        }
+      }
+  }
 };
 
 }  // namespace

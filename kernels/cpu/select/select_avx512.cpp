@@ -96,6 +96,74 @@ struct SelectAvx512 : Avx512 {
       score<H, 1>(groups + i * bytes, d, digits, g, step, step + g, out + i * kInt4Group, ldo);
     }
   }
+
+  static constexpr int kInt2Heads = 8;
+
+  // Writes the scores of T groups. of_mean[16 h]: product of head h with the mean of their block.
+  template <int H, int T>
+  static void int2_groups(const Int2Run& run, const Int2Query& q, int64_t group,
+                          const float* of_mean, float* out, int64_t ldo) {
+    const int words = int2_words(run.d);
+    const int64_t bytes = int2_group_bytes(run.d);
+    const __m512i low = _mm512_set1_epi8(3);
+    __m512i sum[T][H];
+    for (int t = 0; t < T; t++)
+      for (int h = 0; h < H; h++) sum[t][h] = _mm512_setzero_si512();
+    for (int w = 0; w < words; w++)
+      for (int field = 0; field < 4; field++) {
+        __m512i code[T];
+        for (int t = 0; t < T; t++)
+          code[t] = _mm512_and_si512(
+              _mm512_srli_epi16(_mm512_load_si512(run.codes + (group + t) * bytes + w * 64),
+                                2 * field),
+              low);
+        for (int h = 0; h < H; h++) {
+          const __m512i query = _mm512_set1_epi32(q.four(4 * w + field, 0, h));
+          for (int t = 0; t < T; t++) sum[t][h] = _mm512_dpbusd_epi32(sum[t][h], code[t], query);
+        }
+      }
+    for (int t = 0; t < T; t++) {
+      const Vec scale = load_f16(run.scales + (group + t) * kInt4Group);
+      for (int h = 0; h < H; h++) {
+        const Vec dot =
+            _mm512_cvtepi32_ps(sum[t][h]) - set1(1.5f * static_cast<float>(q.totals[2 * h]));
+        store(out + h * ldo + (group + t) * kInt4Group,
+              scale * (set1(256 * q.step[h]) * dot) + set1(of_mean[h * 16]));
+      }
+    }
+  }
+
+  template <int H>
+  static void int2_heads(const Int2Run& run, const Int2Query& q, float* out, int64_t ldo) {
+    __m512i hi[H], lo[H];
+    for (int h = 0; h < H; h++) hi[h] = lo[h] = _mm512_setzero_si512();
+    for (int quad = 0; quad < 4 * int2_words(run.d); quad++) {
+      const __m512i mean = _mm512_load_si512(run.means + quad * 64);
+      for (int h = 0; h < H; h++) {
+        hi[h] = _mm512_dpbusd_epi32(hi[h], mean, _mm512_set1_epi32(q.four(quad, 0, h)));
+        lo[h] = _mm512_dpbusd_epi32(lo[h], mean, _mm512_set1_epi32(q.four(quad, 1, h)));
+      }
+    }
+    alignas(64) float of_mean[H * 16];
+    for (int h = 0; h < H; h++) {
+      const Vec joined = (set1(256) * _mm512_cvtepi32_ps(hi[h]) + _mm512_cvtepi32_ps(lo[h])) -
+                         set1(128 * static_cast<float>(q.totals[2 * h + 1]));
+      store(of_mean + h * 16,
+            load_n(run.mean_scales, static_cast<int>(run.n_blocks)) * (set1(q.step[h]) * joined));
+    }
+    constexpr int T = H > 4 ? 1 : H > 2 ? 2 : 4;
+    const int64_t groups = run.block_size / kInt4Group;
+    for (int64_t b = 0; b < run.n_blocks; b++) {
+      int64_t i = b * groups;
+      if constexpr (T == 4)
+        for (; i + 4 <= (b + 1) * groups; i += 4)
+          int2_groups<H, 4>(run, q, i, of_mean + b, out, ldo);
+      if constexpr (T >= 2)
+        for (; i + 2 <= (b + 1) * groups; i += 2)
+          int2_groups<H, 2>(run, q, i, of_mean + b, out, ldo);
+      for (; i < (b + 1) * groups; i++) int2_groups<H, 1>(run, q, i, of_mean + b, out, ldo);
+    }
+  }
 };
 
 }  // namespace

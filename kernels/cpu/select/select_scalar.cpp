@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/select/int2.h"
 #include "kernels/cpu/select/int4.h"
 #include "kernels/cpu/simd/scalar.h"
 
@@ -36,6 +37,42 @@ void int4_score(const void* groups, int64_t n_groups, int d, const void* query, 
             f16_to_f32(zero[t]) * step[g + h];
       }
   }
+}
+
+void int2_encode(const void* k, KvType type, int block_size, int d, const Int2Block& out) {
+  int2_encode_impl(kv_load_part, k, type, block_size, d, out);
+}
+
+// Returns the digits of dimension j of head h.
+const int8_t* digits_of(const void* query, int g, int j, int h) {
+  return static_cast<const int8_t*>(query) + int4_query_digits(g) + (j / 4 * 2 * g + h) * 4 + j % 4;
+}
+
+void int2_score(const Int2Run& run, const void* query, int g, float* out, int64_t ldo) {
+  const auto* step = static_cast<const float*>(query);
+  const auto* totals = int2_totals(query, g, run.d);
+  for (int h = 0; h < g; h++)
+    for (int64_t b = 0; b < run.n_blocks; b++) {
+      const uint8_t* means = run.means + b / 16 * int2_mean_bytes(run.d) + b % 16 * 4;
+      int32_t hi = 0, lo = 0;
+      for (int j = 0; j < run.d; j++) {
+        const int8_t* q = digits_of(query, g, j, h);
+        hi += means[j / 4 * 64 + j % 4] * q[0];
+        lo += means[j / 4 * 64 + j % 4] * q[4 * g];
+      }
+      const float of_mean = run.mean_scales[b] * (step[h] * int2_joined(hi, lo, totals[2 * h + 1]));
+      for (int t = 0; t < run.block_size; t++) {
+        const int64_t token = b * run.block_size + t;
+        const uint8_t* group =
+            run.codes + token / kInt4Group * int2_group_bytes(run.d) + token % kInt4Group * 4;
+        int32_t dot = 0;
+        for (int j = 0; j < run.d; j++)
+          dot += (group[j / 16 * 64 + j % 4] >> j % 16 / 4 * 2 & 3) * *digits_of(query, g, j, h);
+        out[h * ldo + token] =
+            f16_to_f32(run.scales[token]) * (256 * step[h] * int2_centred(dot, totals[2 * h])) +
+            of_mean;
+      }
+    }
 }
 
 uint32_t fixed(float w) {
@@ -93,7 +130,8 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 }  // namespace
 
 void select_scalar(SelectKernels* k) {
-  *k = {int4_encode, int4_query, int4_score, exp_weights, block_masses, split, mark};
+  *k = {int4_encode, int4_query,   int4_score, int2_encode, int2_score,
+        exp_weights, block_masses, split,      mark};
 }
 
 }  // namespace riffle::cpu

@@ -3,6 +3,8 @@
 //
 //   kScoreHeads, score_groups<H>   heads [h0, h0+H) of int4_score for a run of groups;
 //                                  kScoreHeads: the largest H
+//   int2_heads<H>                  H heads of int2_score from head h on, for at most 16 blocks;
+//                                  kInt2Heads: the largest H
 //   Fixed, no_fixed, add_fixed(sum, w), total_fixed
 //                                  64-bit sums of the lanes' weights, each rounded to units of
 //                                  2^-30
@@ -11,6 +13,7 @@
 //   total_whole(sums, totals)      the totals of 8 such sums as floats
 #pragma once
 #include "kernels/cpu/attention/attention_simd.h"
+#include "kernels/cpu/select/int2.h"
 #include "kernels/cpu/select/int4.h"
 
 namespace riffle::cpu {
@@ -46,6 +49,54 @@ void int4_score(const void* groups, int64_t n_groups, int d, const void* query, 
     for (int h = 0; h < g; after = nullptr)
       h += score_heads<S, S::kScoreHeads>(run, n, d, static_cast<const uint8_t*>(query), g, h,
                                           out + i * kInt4Group, ldo, after);
+  }
+}
+
+template <class S>
+void int2_encode(const void* k, KvType type, int block_size, int d, const Int2Block& out) {
+  int2_encode_impl(kv_load_part<S>, k, type, block_size, d, out);
+}
+
+// A query group in int4_query's form, from head h on.
+struct Int2Query {
+  const float* step;
+  const int32_t* totals;
+  const int8_t* digits;
+  int g;
+  // Returns four dimensions of head h + i, of the upper digits (0) or the lower ones (1).
+  int32_t four(int quad, int digit, int i) const {
+    int32_t x;
+    __builtin_memcpy(&x, digits + ((quad * 2 + digit) * g + i) * 4, 4);
+    return x;
+  }
+};
+
+// Calls S::int2_heads<n> with n = the number of heads left, at most S::kInt2Heads.
+template <class S, int H>
+int int2_some_heads(const Int2Run& run, const Int2Query& q, int left, float* out, int64_t ldo) {
+  if constexpr (H > 1)
+    if (left < H) return int2_some_heads<S, H - 1>(run, q, left, out, ldo);
+  S::template int2_heads<H>(run, q, out, ldo);
+  return H;
+}
+
+template <class S>
+void int2_score(const Int2Run& whole, const void* query, int g, float* out, int64_t ldo) {
+  const auto* step = static_cast<const float*>(query);
+  const auto* digits = static_cast<const int8_t*>(query) + int4_query_digits(g);
+  const int32_t* totals = int2_totals(query, g, whole.d);
+  Int2Run run = whole;
+  const int64_t groups = whole.block_size / kInt4Group;
+  for (int64_t b = 0; b < whole.n_blocks; b += 16) {
+    run.n_blocks = whole.n_blocks - b < 16 ? whole.n_blocks - b : 16;
+    float* to = out + b * whole.block_size;
+    for (int h = 0; h < g;)
+      h += int2_some_heads<S, S::kInt2Heads>(run, {step + h, totals + 2 * h, digits + h * 4, g},
+                                             g - h, to + h * ldo, ldo);
+    run.codes += 16 * groups * int2_group_bytes(whole.d);
+    run.scales += 16 * int64_t(whole.block_size);
+    run.means += int2_mean_bytes(whole.d);
+    run.mean_scales += 16;
   }
 }
 
@@ -135,8 +186,8 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 
 template <class S>
 void select_simd(SelectKernels* k) {
-  *k = {int4_encode<S>,  int4_query_simd, int4_score<S>, exp_weights<S>,
-        block_masses<S>, split<S>,        mark<S>};
+  *k = {int4_encode<S>, int4_query_simd, int4_score<S>, int2_encode<S>, int2_score<S>,
+        exp_weights<S>, block_masses<S>, split<S>,      mark<S>};
 }
 
 }  // namespace

@@ -24,7 +24,10 @@ struct RowReads {
 __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& sequence, int row) {
   RowReads reads{row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size), 0};
   RowGeometry& r = reads.geometry;
-  if (!r.everything) r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
+  if (!r.everything) {
+    r.first_sample = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
+    r.n_total = r.first_sample + __ldcg(&a.scratch.ranks[row].sampled);
+  }
   r.slices = slices_of(a.slices, r.n_total);
   if (!r.everything) reads.likely = min(r.n_total, 32 * kRowWarps * r.slices);
   return reads;

@@ -348,6 +348,9 @@ struct RowWarp {
   }
   // Counts the last block's result, at position p.
   __device__ void keep_result(int p) {
+    if (p >= r.first_sample)  // a sample counts 2^weight times
+      block_.m_b +=
+          __ldcg(a.scratch.sample_weights + int64_t(row) * kMaxSamples + p - r.first_sample);
     block_.merge();
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
     if (lane == 0 && a.step.order != nullptr)

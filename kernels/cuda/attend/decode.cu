@@ -1,5 +1,6 @@
 // Decode attention of one layer, all on the device: choose, attend. Only host code; the kernels are
 // in the files that decode_parts.h names.
+#include "kernels/cuda/attend/covered.h"
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/decode_parts.h"
 
@@ -63,6 +64,12 @@ Status attend_share(const DecodeStep& step, const ShareRule& share, const Device
   if (Status status = choose_orders(step, share, scratch, stream); status != cudaSuccess)
     return status;
   if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
+  return attend(attend_arguments(step, scratch), limits, stream);
+}
+
+Status attend_selected(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream) {
+  const DecodeScratch scratch = decode_scratch(step);
+  if (Status status = drop_samples(step, scratch, stream); status != cudaSuccess) return status;
   return attend(attend_arguments(step, scratch), limits, stream);
 }
 

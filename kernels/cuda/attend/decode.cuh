@@ -3,6 +3,8 @@
 #pragma once
 #include <cuda_fp16.h>
 
+#include <climits>
+
 #include "kernels/cuda/attend/decode_parts.h"
 
 namespace riffle::cuda {
@@ -22,6 +24,7 @@ struct RowGeometry {
   int first_block;          // first block that holds a visible token
   int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
   int n_total;              // positions the row may read
+  int first_sample;         // position of the first sample
   int slices;               // decode_parts.h slices_of; 1 where a kernel has none
 };
 
@@ -33,6 +36,7 @@ __device__ inline bool row_reads_everything(const RowRule& rule, int n_tokens) {
 __device__ inline RowGeometry row_geometry(const RowRule& rule, int n_tokens, int block_size) {
   RowGeometry r;
   r.slices = 1;
+  r.first_sample = INT_MAX;
   r.n_tokens = n_tokens;
   r.n_blocks = (n_tokens + block_size - 1) / block_size;
   r.n_full = r.n_blocks - 1;

@@ -38,10 +38,22 @@ RIFFLE_HOST_DEVICE constexpr int slices_of(int most, int n) {
 
 struct RankState {
   int32_t ranked;           // candidates in the row's order so far
-  unsigned long long last;  // key of the last of them
+  int32_t sampled;          // samples, which come after the ranked candidates
+  unsigned long long last;  // key of the last ranked candidate
 };
 
 // ---- scratch
+
+// whole: log2 of a head's whole mass. per_weight: 1 / the stretch of weight that a sample stands
+// for.
+struct HeadShare {
+  float whole, per_weight;
+};
+// A head has kSamples / g samples, rounded up, so a row may have up to kMaxSamples. share.cpp has
+// the same kSamples.
+inline constexpr int kSamples = 16, kMaxSamples = 32;
+constexpr int samples_each(int g) { return (kSamples + g - 1) / g; }
+static_assert(samples_each(11) * 11 <= kMaxSamples && samples_each(15) * 15 <= kMaxSamples);
 
 struct DecodeScratch {
   uint32_t* counters;   // [rows][kCounterStride], cleared by the first kernel of a selection: see
@@ -53,10 +65,11 @@ struct DecodeScratch {
   float* cta_states;    // [rows][slices][parts][kRowCtas][cta_floats]
   int32_t* cta_counts;  // [rows][slices][parts][kRowCtas][2]: lookups, misses
   float* slice_states;  // [rows][slices][slice_floats]; empty if no row may have two slices
-  // For the mean value that stands for unread blocks; null: none does.
-  float* unread;       // [rows][head_stride]: share of a head's weight in unread blocks
-  float* tail_scores;  // [rows][head_stride][kMaxBlock]: of the tail's tokens, base 2
-  float* mean_value;   // [rows][padded dim]: mean value that stands for them
+  // Only for the rule share; null for other rules.
+  float* tail_scores;     // [rows][head_stride][kMaxBlock]: of the tail's tokens, base 2
+  HeadShare* heads;       // [rows][head_stride]
+  int32_t* samples;       // [rows][kMaxSamples]: each head's samples, -1: none
+  float* sample_weights;  // [rows][kMaxSamples]: log2 of the times that a row's sample counts
   int64_t cta_floats, slice_floats, bytes;
   int head_stride;  // at least g
 };
@@ -82,8 +95,8 @@ struct ScratchParts {
   }
 };
 
-// blends: includes the parts that a mean value needs.
-inline void take_scratch(const DecodeStep& step, bool blends, ScratchParts& parts,
+// shares: includes the parts that shares need.
+inline void take_scratch(const DecodeStep& step, bool shares, ScratchParts& parts,
                          DecodeScratch& s) {
   const int g = step.n_heads / step.n_kv_heads;
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, slices = most_slices(step.n_kv_heads, g),
@@ -101,10 +114,11 @@ inline void take_scratch(const DecodeStep& step, bool blends, ScratchParts& part
   parts.take(s.cta_states, items * kRowCtas * s.cta_floats);
   parts.take(s.cta_counts, items * kRowCtas * 2);
   parts.take(s.slice_states, slices > 1 ? rows * slices * s.slice_floats : 0);
-  if (blends) {
-    parts.take(s.unread, rows * s.head_stride);
+  if (shares) {
     parts.take(s.tail_scores, rows * s.head_stride * kMaxBlock);
-    parts.take(s.mean_value, rows * dim);
+    parts.take(s.heads, rows * s.head_stride);
+    parts.take(s.samples, rows * kMaxSamples);
+    parts.take(s.sample_weights, rows * kMaxSamples);
   }
   s.bytes = parts.at;
 }

@@ -66,32 +66,15 @@ __device__ inline bool arrives_last(uint32_t* arrived, int count, int& decision)
   return true;
 }
 
-// Turns four normalised values of a head into the result: the mean value stands for unread tokens,
-// and the sink takes its part. h: number of the head in the row. m, s: the state of the tokens that
-// were read.
-template <int D>
-__device__ inline void finish_values(const AttendArgs& a, const RowGeometry& r, int row, int h,
-                                     int x, float m, float s, float4& sum) {
-  const bool blends = a.scratch.unread != nullptr && !r.everything;
-  if (blends) {
-    const float unread = __ldcg(a.scratch.unread + int64_t(row) * a.scratch.head_stride + h),
-                read = 1 - unread;
-    const float4 mean =
-        __ldcg(reinterpret_cast<const float4*>(a.scratch.mean_value + int64_t(row) * D + x));
-    sum.x = read * sum.x + unread * mean.x, sum.y = read * sum.y + unread * mean.y;
-    sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
-  }
-  if (a.step.sinks != nullptr) {
-    // Share of the keys in the sum that includes the sink. `read` is the part of the keys' weight
-    // that was read, with sum s. Rounding may make `read` 0, and a sink far above all scores must
-    // not turn that into a NaN.
-    float read = 1;
-    if (blends) read -= __ldcg(a.scratch.unread + int64_t(row) * a.scratch.head_stride + h);
-    const float sink = a.step.sinks[row % a.step.n_kv_heads * a.heads + h];
-    const float weight = fminf(exp2f(__fsub_rn(__fmul_rn(sink, kLog2e), m)), 3e38f);
-    const float share = s / __fmaf_rn(read, weight, s);
-    sum.x *= share, sum.y *= share, sum.z *= share, sum.w *= share;
-  }
+// Gives the sink its part of four normalised values of a head. head: its number in the layer. m, s:
+// the state of the keys.
+__device__ inline void take_sink(const AttendArgs& a, int head, float m, float s, float4& sum) {
+  if (a.step.sinks == nullptr) return;
+  // Share of the keys in the sum that includes the sink. A sink far above all scores must not turn
+  // it into a NaN.
+  const float weight = fminf(exp2f(__fsub_rn(__fmul_rn(a.step.sinks[head], kLog2e), m)), 3e38f);
+  const float share = s / (s + weight);
+  sum.x *= share, sum.y *= share, sum.z *= share, sum.w *= share;
 }
 
 // Four values of a head, weighted and summed, with the state of their softmax.
@@ -128,12 +111,10 @@ __device__ inline MergedValues merge_four(const float* from, int64_t stride, int
 }
 
 // Normalises four values of head h, merged from all that the row has read, and writes them.
-template <int D>
-__device__ inline void write_values(const AttendArgs& a, const RowGeometry& r, int row, int h,
-                                    int x, MergedValues v) {
+__device__ inline void write_values(const AttendArgs& a, int row, int h, int x, MergedValues v) {
   const float f = 1 / v.s;
   v.sum.x *= f, v.sum.y *= f, v.sum.z *= f, v.sum.w *= f;
-  finish_values<D>(a, r, row, h, x, v.m, v.s, v.sum);
+  take_sink(a, row % a.step.n_kv_heads * a.heads + h, v.m, v.s, v.sum);
   const int64_t head = int64_t(row) * a.heads + h;
   *reinterpret_cast<float4*>(a.step.out + head * a.step.layout.head_dim + x) = v.sum;
   if (x == 0 && a.step.lse != nullptr) a.step.lse[head] = (v.m + log2f(v.s)) * kLn2;
@@ -174,8 +155,8 @@ __device__ inline bool merge_slices(const AttendArgs& a, const Warp& w, const fl
   });
   if (!arrives_last(arrived, w.r.slices, decision)) return false;
   for_fours<D>(a, [&](int h, int x) {
-    write_values<D>(a, w.r, w.row, h, x,
-                    merge_four<kMaxSlices>(states, stride, w.r.slices, h * D + x, ms_at + 2 * h));
+    write_values(a, w.row, h, x,
+                 merge_four<kMaxSlices>(states, stride, w.r.slices, h * D + x, ms_at + 2 * h));
   });
   return true;
 }
@@ -219,9 +200,8 @@ __device__ inline bool finish_row(const AttendArgs& a, Warp& w, int n_read, uint
   if (w.r.slices > 1) {
     if (!merge_slices<D>(a, w, cta_states, arrived, memory.decision)) return false;
   } else {
-    merge_ctas<D>(a, cta_states, [&](int h, int x, const MergedValues& v) {
-      write_values<D>(a, w.r, w.row, h, x, v);
-    });
+    merge_ctas<D>(a, cta_states,
+                  [&](int h, int x, const MergedValues& v) { write_values(a, w.row, h, x, v); });
   }
   if (threadIdx.x / 32 == kCtaWarps - 1) report_row(a, w.r, w.row, n_read);
   return true;

@@ -2,6 +2,7 @@
 // between it, the tails of sequences and host memory.
 #pragma once
 #include "kernels/common/pool_words.h"
+#include "kernels/cuda/select/select.h"
 #include "kernels/cuda/types.h"
 
 namespace riffle::cuda {
@@ -98,8 +99,8 @@ struct Seal {
   StepSequence sequence;        // by value: host pointers of the table are device-readable
   uint16_t* digests = nullptr;  // null: no digests are kept
   float* bound_factor = nullptr;
-  std::byte* codes = nullptr;       // null: no codes are kept
-  uint16_t* value_means = nullptr;  // kept only with codes
+  std::byte* codes = nullptr;  // null: no codes are kept
+  KeyCodes kind = KeyCodes::None;
   int64_t block = 0;
   // Host arrays: the runs of all heads, and the runs of the heads that have an index.
   const SealRun *runs = nullptr, *indexed = nullptr;

@@ -1,14 +1,14 @@
 // The selector share chooses a row's blocks here, by the log masses of estimate.cu: the candidates
-// that hold at least a share of some query head's weight, in token order. The kernel also sums up
-// each head's weight in unread blocks, and the mean value that stands for these. In base 2.
+// that hold at least a share of some query head's weight, in token order, and after them samples of
+// the other candidates. The samples stand for the weight of all unread candidates
+// (select/share.cpp). In base 2.
 //
 // A row's heads are shared among the CTAs of a cluster, one each, or two if there are more heads
 // than a cluster has CTAs (compute capability 9.0 and later; before, one CTA has all). The CTAs
 // tell each other which candidates their heads keep.
-#include "kernels/common/agreed.h"
+#include "kernels/cuda/attend/covered.h"
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/f16_exact.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -21,8 +21,8 @@ struct ChooseArgs {
   DecodeStep step;
   ShareRule share;
   DecodeScratch scratch;
-  int g, ctas;      // query heads and CTAs of a row; CTA i has heads i, i + ctas, ...
-  int mean_stride;  // stride of scratch.mean_value
+  int g, ctas;  // query heads and CTAs of a row; CTA i has heads i, i + ctas, ...
+  int each;     // samples of a head
 };
 
 constexpr int kMaxCtas = 8;  // CTAs of a row: the largest cluster that all devices allow
@@ -33,7 +33,9 @@ struct ChooseMemory {
   float whole[kMaxHeads];            // log mass of all blocks
   float least[kMaxHeads];            // least log mass of a block that is kept
   float m[kMaxHeads][kWarps], s[kMaxHeads][kWarps];
-  float unread[kMaxHeads][kWarps];
+  float unread[kMaxHeads][kWarps];  // weight in blocks that are not read, by warp
+  uint32_t sums[kWarps];            // each warp's weight in the current chunk, in kUnits
+  float expected[kMaxHeads][32];    // expected number of times that each head chooses a sample
 };
 
 // Adds a mass s2 2^m2: base-2 online softmax. An empty sum has m = kLowest, s = 0. One of the two
@@ -112,41 +114,6 @@ __device__ inline void tell(uint4* at, const uint4& keeps, int ctas) {
 #endif
 }
 
-// Computes the mean value of a row's full blocks, from at most kMeanBlocks evenly spaced ones,
-// which are those of select/int4_keys.cpp. The order of the sum is this kernel's own. The blocks'
-// means were written before this step began, but the last layer's result is read until its
-// attention ends.
-__device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memory) {
-  constexpr int kAtOnce = 16;
-  const int d = a.step.layout.head_dim, thread = threadIdx.x;
-  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size);
-  if (r.everything) return wait_for_earlier();  // attention reads no choice of this row
-  const int stride = (r.n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kThreads / d,
-            part = thread / d, j = thread % d;
-  const int n = stride > 0 ? r.n_full / stride : 0;
-  const uint16_t* means =
-      sequence.value_means + index_row(a.step, row) * sequence.max_blocks * d + j;
-  float sum = 0;
-  const int64_t step = int64_t(parts) * stride * d;
-  const uint16_t* at = means + int64_t(part * stride + stride - 1) * d;
-#pragma unroll 1
-  for (int first = part; first < n && part < parts; first += kAtOnce * parts) {
-    uint16_t value[kAtOnce];  // all of them in flight at once
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k, at += step) value[k] = first + k * parts < n ? *at : 0;
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) sum += from_f16(value[k]);
-  }
-  memory[thread] = sum;
-  __syncthreads();
-  wait_for_earlier();
-  if (thread >= d) return;
-  for (int p = 1; p < parts; ++p) sum += memory[p * d + thread];
-  a.scratch.mean_value[int64_t(row) * a.mean_stride + thread] =
-      n > 0 ? sum / static_cast<float>(n) : 0;
-}
-
 __device__ inline uint4 either(const uint4& x, const uint4& y) {
   return {x.x | y.x, x.y | y.y, x.z | y.z, x.w | y.w};
 }
@@ -184,10 +151,10 @@ __device__ inline int enter(const uint4 (*keeps)[kWarps], int ctas, int first_bl
 }
 
 // Subtracts from each head's unread share the weight of the candidates that have a bit in `any` (of
-// the lane's kEach candidates of a chunk), since they are read. masses_of: place of a head's log
-// masses of these candidates.
+// the lane's kEach candidates of a chunk), since they are read, and enters that no mass of theirs
+// is left. masses_of: place of a head's log masses of these candidates.
 template <int kHeads, class MassesOf>
-__device__ inline void take_back(const uint4& any, const float (&weight)[kEach], int own_heads,
+__device__ inline void take_back(const uint4& any, float (&weight)[kEach], int own_heads,
                                  MassesOf&& masses_of, const ChooseMemory& memory,
                                  float (&unread)[kHeads]) {
   const uint32_t kept[kEach] = {any.x, any.y, any.z, any.w};
@@ -197,49 +164,179 @@ __device__ inline void take_back(const uint4& any, const float (&weight)[kEach],
 #pragma unroll
     for (int k = 0; k < kHeads; ++k) {
       if (k >= own_heads) break;
-      unread[k] -=
-          kHeads == 1 ? weight[i] : exp2_approx(__ldcg(masses_of(k) + 32 * i) - memory.whole[k]);
+      float* mass = masses_of(k) + 32 * i;
+      unread[k] -= kHeads == 1 ? weight[i] : exp2_approx(__ldcg(mass) - memory.whole[k]);
+      __stcg(mass, kLowest);
+      weight[i] = 0;
     }
   }
 }
 
-// Stores the sum of all threads' unread shares of each head to out[k * ctas].
+// Leaves each warp's part of the heads' unread shares in memory.
 template <int kHeads>
-__device__ inline void store_unread(float (&unread)[kHeads], int own_heads, ChooseMemory& memory,
-                                    float* out, int ctas) {
-  const int thread = threadIdx.x;
+__device__ inline void keep_unread(float (&unread)[kHeads], int own_heads, ChooseMemory& memory) {
 #pragma unroll
   for (int k = 0; k < kHeads; ++k) {
 #pragma unroll
     for (int o = 16; o > 0; o /= 2) unread[k] += __shfl_xor_sync(kAllLanes, unread[k], o);
-    if (thread % 32 == 0) memory.unread[k][thread / 32] = unread[k];
-  }
-  __syncthreads();
-  if (thread < own_heads) {
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += memory.unread[thread][w];
-    out[thread * ctas] = fminf(fmaxf(sum, 0.0f), 1.0f);
+    if (k < own_heads && threadIdx.x % 32 == 0) memory.unread[k][threadIdx.x / 32] = unread[k];
   }
 }
 
-// kHeads: the most heads that a CTA has. Each of the CTAs after those of the rows computes a mean
-// value.
+// Weights are summed as integers, in units of 2^-30 of a head's weight. So all warps agree on the
+// sums, and a block of no weight is never chosen.
+constexpr float kUnits = 0x1p30f;
+
+// Turns x into the sums of the lanes up to each one; returns the sum of all.
+__device__ inline uint32_t scan_warp(uint32_t& x) {
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const uint32_t below = __shfl_up_sync(kAllLanes, x, o);
+    if (threadIdx.x % 32 >= o) x += below;
+  }
+  return __shfl_sync(kAllLanes, x, 31);
+}
+
+// Samples a head's candidates. Their weights are laid end to end and cut into stretches of 1 /
+// per_weight, and the block in the middle of each stretch is a sample. weights_of: gives the
+// weights of the chunk that begins at a candidate. list: gets the samples, at most `each`. All
+// threads call it.
+template <class WeightsOf>
+__device__ inline void sample_head(const RowGeometry& r, WeightsOf&& weights_of, float per_weight,
+                                   int each, int32_t* list, ChooseMemory& memory) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own_first = kEach * 32 * warp + lane;
+  const float per_unit = per_weight / kUnits;
+  // Returns the number of stretches whose middle lies within the first `units`.
+  const auto passed_at = [&](uint32_t units) {
+    return min(each, static_cast<int>(fmaf(__uint2float_rn(units), per_unit, 0.5f)));
+  };
+  uint32_t before = 0;  // weight of earlier chunks
+#pragma unroll 1
+  for (int first = 0; first < r.n_candidates; first += kChunk) {
+    float weight[kEach];
+    uint32_t up_to[kEach], sum = 0;
+    weights_of(first, weight);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      up_to[i] = __float2uint_rn(weight[i] * kUnits);
+      const uint32_t all = scan_warp(up_to[i]);
+      up_to[i] += sum;
+      sum += all;
+    }
+    if (lane == 0) memory.sums[warp] = sum;
+    __syncthreads();
+    uint32_t of_warps = memory.sums[lane];
+    const uint32_t chunk = scan_warp(of_warps);
+    const uint32_t base = before + __shfl_sync(kAllLanes, of_warps, warp) - sum;
+    before += chunk;
+    int last = passed_at(base);
+    if (passed_at(base + sum) > last)
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int passed = passed_at(base + up_to[i]);
+        int from = __shfl_up_sync(kAllLanes, passed, 1);
+        if (lane == 0) from = last;
+        for (int n = from; n < passed; ++n) __stcg(list + n, r.first + first + own_first + 32 * i);
+        last = __shfl_sync(kAllLanes, passed, 31);
+      }
+    if (first + kChunk < r.n_candidates) __syncthreads();  // before the sums are written again
+  }
+}
+
+// Samples the candidates for the CTA's heads.
+// weight: if the CTA has one head and its candidates fit one chunk, their weights, 0 for those that
+// are read; otherwise unused.
+template <int kHeads, class MassesOf>
+__device__ inline void sample_heads(const ChooseArgs& a, const RowGeometry& r, int row, int cta,
+                                    float log2_factor, int own_heads, MassesOf&& masses_of,
+                                    const float (&weight)[kEach], ChooseMemory& memory) {
+  const int lane = threadIdx.x % 32, own_first = kEach * 32 * (threadIdx.x / 32) + lane;
+  const float share = exp2f(a.share.log2_share + log2_factor);
+  if (threadIdx.x < own_heads * a.each)
+    __stcg(a.scratch.samples + int64_t(row) * kMaxSamples +
+               (cta + threadIdx.x / a.each * a.ctas) * a.each + threadIdx.x % a.each,
+           -1);
+  __syncthreads();  // all warps' unread weight is there, and the lists are empty
+#pragma unroll 1
+  for (int k = 0; k < own_heads; ++k) {
+    const int head = cta + k * a.ctas;
+    float unread = memory.unread[k][lane];
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) unread += __shfl_xor_sync(kAllLanes, unread, o);
+    // A sample stands for at least `share`, the least weight of a block that is read for itself.
+    const float per_weight =
+        unread > 0 ? fminf(static_cast<float>(a.each) / unread, 1 / share) : 1 / share;
+    if (threadIdx.x == 0)
+      a.scratch.heads[int64_t(row) * a.scratch.head_stride + head] = {memory.whole[k], per_weight};
+    if (!(unread >= share / 2 && unread > 0)) continue;
+    sample_head(
+        r,
+        [&](int first, float(&w)[kEach]) {
+          if (kHeads == 1 && r.n_candidates <= kChunk) {
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) w[i] = weight[i];
+            return;
+          }
+          load_masses(masses_of(k) + r.first + first + own_first, 32,
+                      r.n_candidates - first - own_first, w);
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) w[i] = exp2_approx(w[i] - memory.whole[k]);
+        },
+        per_weight, a.each, a.scratch.samples + int64_t(row) * kMaxSamples + head * a.each, memory);
+    __syncthreads();  // before the next head's sums
+  }
+}
+
+// Enters the samples of all heads after the row's other positions, each block once. A block counts
+// as many times as it was chosen, over the number expected of its weight. All threads of one CTA
+// call it. n_before: positions before them, in the first warp. Returns the number of samples there.
+__device__ inline int enter_samples(const ChooseArgs& a, int row, int n_before, int32_t* order,
+                                    ChooseMemory& memory) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int block =
+      lane < a.g * a.each ? __ldcg(a.scratch.samples + int64_t(row) * kMaxSamples + lane) : -1;
+  // Each warp has a head, and each lane a sample.
+  if (warp < a.g) {
+    const HeadShare* head = a.scratch.heads + int64_t(row) * a.scratch.head_stride + warp;
+    const float per_weight = __ldcg(&head->per_weight), whole = __ldcg(&head->whole);
+    float expected = 0;
+    if (block >= 0)
+      expected =
+          per_weight * exp2_approx(__ldcg(a.scratch.head_scores +
+                                          (int64_t(row) * a.g + warp) * a.step.max_blocks + block) -
+                                   whole);
+    memory.expected[warp][lane] = expected > 0 ? expected : 0;  // a NaN has no part in it
+  }
+  __syncthreads();
+  if (warp > 0) return 0;
+  float expected = 0;
+  for (int h = 0; h < a.g; ++h) expected += memory.expected[h][lane];
+  unsigned same = 0;  // lanes with the same block
+#if __CUDA_ARCH__ >= 700
+  same = __match_any_sync(kAllLanes, block);
+#else
+#pragma unroll 1
+  for (int i = 0; i < 32; ++i)
+    if (__shfl_sync(kAllLanes, block, i) == block) same |= 1u << i;
+#endif
+  const bool first = expected > 0 && __ffs(static_cast<int>(same)) - 1 == lane;
+  const unsigned firsts = __ballot_sync(kAllLanes, first);
+  if (first) {
+    const int rank = __popc(firsts & ((1u << lane) - 1));
+    order[n_before + rank] = block;
+    a.scratch.sample_weights[int64_t(row) * kMaxSamples + rank] =
+        log2f(static_cast<float>(__popc(same)) / expected);
+  }
+  return __popc(firsts);
+}
+
+// kHeads: the most heads that a CTA has.
 template <int kHeads>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ ChooseArgs a) {
-  __shared__ union {
-    ChooseMemory choice;
-    float values[kThreads];
-  } shared;
-  ChooseMemory& memory = shared.choice;
-  const int rows = a.step.n * a.step.n_kv_heads, row = blockIdx.x / a.ctas,
-            cta = blockIdx.x % a.ctas, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  __shared__ ChooseMemory memory;
+  const int row = blockIdx.x / a.ctas, cta = blockIdx.x % a.ctas, thread = threadIdx.x,
+            lane = thread % 32, warp = thread / 32;
   allow_next();
-  if (row >= rows) {
-    const int of_mean = blockIdx.x - rows * a.ctas;
-    if (of_mean < rows) mean_of_values(a, of_mean, shared.values);
-    return;
-  }
   const RowGeometry r = row_geometry(
       a.step.rule, a.step.sequences[row / a.step.n_kv_heads].n_tokens, a.step.layout.block_size);
   if (r.everything) return wait_for_earlier();
@@ -269,13 +366,12 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   __syncthreads();
 
   int n_kept = 0;
-  float unread[kHeads] = {};
+  float unread[kHeads] = {}, weight[kEach] = {};
 #pragma unroll 1
   for (int first = 0; first < r.n_candidates; first += kChunk) {
     const int left = r.n_candidates - first - own_first, buffer = first / kChunk % 2;
     const uint4(*const keeps)[kWarps] = memory.keeps[buffer];
     bool keep[kEach] = {};
-    float weight[kEach];
 #pragma unroll
     for (int k = 0; k < kHeads; ++k) {
       if (k >= own_heads) break;
@@ -300,9 +396,17 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
     if (warp % a.ctas == cta)
       n_kept += enter(keeps, a.ctas, r.first + first, order + r.n_forced + n_kept);
   }
-  if (thread == 0 && cta == 0) a.scratch.ranks[row] = {n_kept, 0};
-  store_unread<kHeads>(unread, own_heads, memory,
-                       a.scratch.unread + row * a.scratch.head_stride + cta, a.ctas);
+  keep_unread(unread, own_heads, memory);
+  sample_heads<kHeads>(a, r, row, cta, log2_factor, own_heads, masses_of, weight, memory);
+  row_barrier();  // the lists of all heads are there
+  if (cta > 0) return;
+  const int n_sampled = enter_samples(a, row, r.n_forced + n_kept, order, memory);
+  if (thread == 0) a.scratch.ranks[row] = {n_kept, n_sampled, 0};
+}
+
+__global__ void drop_kernel(RankState* ranks, int rows) {
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row < rows) ranks[row].sampled = 0;
 }
 
 }  // namespace
@@ -314,7 +418,7 @@ Status choose_orders(const DecodeStep& step, const ShareRule& share, const Decod
   a.share = share;
   a.scratch = scratch;
   a.g = step.n_heads / step.n_kv_heads;
-  a.mean_stride = padded_dim(step.layout.head_dim);
+  a.each = samples_each(a.g);
   // The code that the device runs may be that of an older generation.
   cudaFuncAttributes about;
   if (Status s = cudaFuncGetAttributes(&about, reinterpret_cast<const void*>(choose_kernel<1>));
@@ -324,12 +428,18 @@ Status choose_orders(const DecodeStep& step, const ShareRule& share, const Decod
   a.ctas = clusters ? padded_group(a.g) : 1;  // at most kMaxCtas
   const bool many = a.g > kMaxGroup;
   const int rows = step.n * step.n_kv_heads;
-  const dim3 grid(a.ctas * (rows + (rows + a.ctas - 1) / a.ctas));
+  const dim3 grid(a.ctas * rows);
   if (!clusters)
     return launch(many ? choose_kernel<kMaxHeads> : choose_kernel<kMaxGroup>, a, grid, kThreads,
                   step.overlap, stream);
   return launch_clusters(many ? choose_kernel<kMaxHeads / kMaxCtas> : choose_kernel<1>, a, grid,
                          kThreads, a.ctas, step.overlap, stream);
+}
+
+Status drop_samples(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream) {
+  const int rows = step.n * step.n_kv_heads;
+  drop_kernel<<<(rows + 127) / 128, 128, 0, stream>>>(scratch.ranks, rows);
+  return cudaGetLastError();
 }
 
 }  // namespace riffle::cuda

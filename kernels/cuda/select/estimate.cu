@@ -1,6 +1,6 @@
-// Estimates from INT4 keys the log mass that each full block holds for each query head: for the
-// selector share (choose_share.cu), and for others that rank by INT4 keys. In base 2. These kernels
-// read no KV except the tails' keys.
+// Estimates from 2-bit keys the log mass that each full block holds for each query head: for the
+// selector share (choose_share.cu), and for others that rank by these keys. In base 2. These
+// kernels read no KV except the tails' keys.
 //
 // The codes of a step are read once, so speed depends on the number of bytes in flight and on the
 // number of instructions a block. A warp's ring in shared memory holds the codes of its next
@@ -11,6 +11,7 @@
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/select/int2.cuh"
 #include "kernels/cuda/select/int4_mma.cuh"
 
 namespace riffle::cuda {
@@ -38,48 +39,56 @@ struct Query {
   float step[kMaxGroup], sum[kMaxGroup];
 };
 
-// Steps: of 32 dimensions. Digits beyond head_dim are 0, so codes beyond it may be anything.
+// Rotates the queries as the codes are, and cuts them into digits. Steps: of 32 dimensions. Digits
+// beyond head_dim are 0, so codes beyond it may be anything. rows: scratch, one query a warp.
 template <int Steps, int kHeads>
 __device__ inline void prepare_query(const EstimateArgs& a, int row, const Part& part,
-                                     Query& query) {
+                                     float (*rows)[32 * Steps], Query& query) {
   const int d = a.step.layout.head_dim, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int kFours = (8 * Steps + 31) / 32;
   for (int h = warp; h < kHeads; h += kWarps) {
     const float* q = a.step.q + (int64_t(row) * a.g + part.first + h) * d;
-    float x[Steps], largest = 0;
-    float4 fours[kFours];
+    float x[Steps], largest = 0, sum = 0;
 #pragma unroll
     for (int i = 0; i < Steps; ++i)
       x[i] = h < part.n && lane + 32 * i < d ? q[lane + 32 * i] * a.scale : 0;
+    if (a.step.layout.type != KvType::Q8) rotate(x, d);  // Q8 comes rotated
 #pragma unroll
-    for (int i = 0; i < kFours; ++i)
-      fours[i] = h < part.n && 4 * (lane + 32 * i) < d
-                     ? reinterpret_cast<const float4*>(q)[lane + 32 * i]
-                     : make_float4(0, 0, 0, 0);
-    double sum = 0;
-#pragma unroll
-    for (int i = 0; i < Steps; ++i) largest = fmaxf(largest, fabsf(x[i])), sum += x[i];
+    for (int i = 0; i < Steps; ++i) {
+      largest = fmaxf(largest, fabsf(x[i])), sum += x[i];
+      rows[warp][lane + 32 * i] = x[i];
+    }
 #pragma unroll
     for (int o = 16; o > 0; o /= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
       sum += __shfl_xor_sync(kAllLanes, sum, o);
     }
     const float inverse = largest > 0 ? kLargestDigits / largest : 0;
-    if (lane == 0) query.step[h] = largest / kLargestDigits, query.sum[h] = static_cast<float>(sum);
+    __syncwarp();
+    int total = 0;
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const int at = lane + 32 * i;
       if (at >= 8 * Steps) break;
-      const float four[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
       uint32_t high = 0, low = 0;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float y = four[j] * a.scale * inverse;
-        put_digits(__float2int_rn(fminf(fmaxf(y, -kLargestDigits), kLargestDigits)), j, high, low);
+        const float y = rows[warp][4 * at + j] * inverse;
+        const int value = __float2int_rn(fminf(fmaxf(y, -kLargestDigits), kLargestDigits));
+        put_digits(value, j, high, low);
+        total += value;
       }
       query.digits[at / 2][at % 2][0][h] = high;
       query.digits[at / 2][at % 2][1][h] = low;
     }
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) total += __shfl_xor_sync(kAllLanes, total, o);
+    // The sum of the digits, so that their rounding cancels. A query that is not finite has none.
+    if (lane == 0) {
+      query.step[h] = largest / kLargestDigits;
+      query.sum[h] = isfinite(sum) ? query.step[h] * static_cast<float>(total) : sum;
+    }
+    __syncwarp();  // before the row is used again
   }
 }
 
@@ -140,19 +149,27 @@ __device__ inline T in_register(T x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+__device__ inline uint4 load_shared_16(uint32_t at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at));
+  return x;
+}
 __device__ inline float2 halves_at(uint32_t shared) {
   const uint32_t word = load_shared(shared);
   return __half22float2(reinterpret_cast<const __half2&>(word));
 }
 
-// A warp's codes on their way through shared memory: a stage has one unit, kGroups groups of 16
-// tokens, which lie in one piece in global memory. Chunks are 16 bytes.
+// A warp's codes on their way through shared memory: a stage has one unit (int2.cuh), which lies in
+// one piece in global memory. Chunks are 16 bytes.
 template <int Steps, int kGroups>
 struct Ring {
-  static constexpr int kChunks = kGroups * (Steps * 16 + 4);  // chunks of the largest unit
-  static constexpr uint32_t kBytes = 16 * kChunks;            // bytes of a stage
-  uint32_t to;            // where this lane's first chunk of stage 0 goes
-  const std::byte* from;  // this lane's first chunk of the next unit
+  // Chunks of the largest unit, rounded up to a multiple of 4: `place` permutes each four.
+  static constexpr int kChunks = (int2_unit_bytes(kGroups, 32 * Steps) / 16 + 3) / 4 * 4;
+  static constexpr uint32_t kBytes = 16 * kChunks;  // bytes of a stage
+  uint32_t to;                                      // where this lane's first chunk of stage 0 goes
+  const std::byte* from;                            // this lane's first chunk of the next unit
   int64_t unit_bytes, skipped_bytes;
   int left_of_unit;                // chunks from this lane's first on
   int units, left_of_block, left;  // units of a block, and those that are to be requested
@@ -212,15 +229,15 @@ __device__ inline Ring<Steps, kGroups> ring_of(const EstimateArgs& a, int row, u
   using WarpRing = Ring<Steps, kGroups>;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const int d = a.step.layout.head_dim, lane = threadIdx.x % 32,
-            group_chunks = 4 * int4_words(d) + 4;
+            unit_bytes = int2_unit_bytes(kGroups, d);
   const int64_t index = index_row(a.step, row),
-                block_bytes = int4_block_bytes(a.step.layout.block_size, d);
+                block_bytes = int2_block_bytes(a.step.layout.block_size, d);
   WarpRing ring;
   ring.to = in_register(stages + 16 * WarpRing::place(lane));
   ring.from = sequence.codes + (index * sequence.max_blocks + first) * block_bytes + 16 * lane;
-  ring.unit_bytes = 16 * kGroups * group_chunks;
+  ring.unit_bytes = unit_bytes;
   ring.skipped_bytes = (warps - 1) * block_bytes;
-  ring.left_of_unit = in_register(kGroups * group_chunks - lane);
+  ring.left_of_unit = in_register(unit_bytes / 16 - lane);
   ring.units = ring.left_of_block = units;
   ring.left = n_units;
   return ring;
@@ -233,33 +250,47 @@ struct LaneQuery {
   float step, sum;
 };
 
-// Where a lane reads in stage 0: the code words of its token of each tile of 8 tokens; and the
-// zeros and scales of tokens 2 part and 2 part + 1, of the first of its tiles in each group of
-// tokens. kShared: there are 4 heads at most, and lanes h and h + 4 have the same one. The former
-// has the first half of its tokens, the latter (upper) has the others. A head's tokens of one part
-// are summed in the same order either way.
+// Where a lane reads in stage 0: the code words of its token of each tile of 8 tokens; the scales
+// of tokens 2 part and 2 part + 1 of its tiles; the mean. Four lanes of a token share the words:
+// lane i of them has words i, i + 4, ..., of 16 dimensions each. kShared: there are 4 heads at
+// most, and lanes h and h + 4 have the same one. The former has the first half of its tokens, the
+// latter (upper) has the others. A head's tokens of one part are summed in the same order either
+// way.
 template <int Steps, int kGroups, bool kShared>
 struct LaneCodes {
   static constexpr int kTiles = 2 * kGroups, kMine = kShared ? kGroups : kTiles;
-  static constexpr int kOwnGroups = (kMine + 1) / 2;
-  uint32_t code_at[kTiles], zero_at[kOwnGroups], scale_at[kOwnGroups];
+  uint32_t code_at[kTiles], scale_at[kMine], mean_at[Steps / 2], mean_scale_at;
   bool upper;
 
   __device__ LaneCodes(uint32_t stages, int words, int lane, bool upper_) : upper(upper_) {
     using WarpRing = Ring<Steps, kGroups>;
-    const int token = lane / 4, part = lane % 4, group_chunks = 4 * words + 4;
+    const int token = lane / 4, part = lane % 4, scales = 4 * words * kGroups,
+              means = scales + 2 * kGroups;
+    const auto at = [&](int chunk) { return stages + 16 * WarpRing::place(chunk); };
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int chunk = tile / 2 * group_chunks + 4 * part + tile % 2 * 2 + token / 4;
-      code_at[tile] = in_register(stages + 16 * WarpRing::place(chunk) + token % 4 * 4);
-    }
+    for (int tile = 0; tile < kTiles; ++tile)
+      code_at[tile] = in_register(at(tile / 2 * 4 * words + 4 * part + tile % 2 * 2 + token / 4) +
+                                  token % 4 * 4);
 #pragma unroll
-    for (int i = 0; i < kOwnGroups; ++i) {
-      const int tile = upper ? 2 * i + kMine : 2 * i;
-      const int chunk = tile / 2 * group_chunks + 4 * words + tile % 2;
-      zero_at[i] = in_register(stages + 16 * WarpRing::place(chunk) + 4 * part);
-      scale_at[i] = in_register(stages + 16 * WarpRing::place(chunk + 2) + 4 * part);
+    for (int j = 0; j < kMine; ++j)
+      scale_at[j] = in_register(at(scales + (upper ? j + kTiles - kMine : j)) + 4 * part);
+#pragma unroll
+    for (int i = 0; i < Steps / 2; ++i) mean_at[i] = in_register(at(means + part + 4 * i));
+    mean_scale_at = in_register(at(means + words));
+  }
+
+  // Computes the product of the lane's head with the unit's mean. Every column of the product is
+  // the same.
+  __device__ float of_mean(const LaneQuery<Steps>& q, uint32_t at) const {
+    int32_t c[4] = {};
+#pragma unroll
+    for (int i = 0; i < Steps / 2; ++i) {
+      const uint4 mean = load_shared_16(mean_at[i] + at);
+      mma_16832(c, q.digits[2 * i], mean.x, mean.y);
+      mma_16832(c, q.digits[2 * i + 1], mean.z, mean.w);
     }
+    const float joined = fmaf(static_cast<float>(c[0]), 256.0f, static_cast<float>(c[2]));
+    return __uint_as_float(load_shared(mean_scale_at + at)) * fmaf(q.step, joined, -128 * q.sum);
   }
 
   // Computes the scores of the lane's tokens of its head, for the unit in the stage at `at`.
@@ -267,27 +298,41 @@ struct LaneCodes {
     int32_t c[kTiles][4];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      uint32_t code[Steps];
       const uint32_t from = code_at[tile] + at;
 #pragma unroll
-      for (int step = 0; step < Steps; ++step)
-        code[step] = load_shared(from + step * 16 * kInt4Tokens);
-#pragma unroll
       for (int j = 0; j < 4; ++j) c[tile][j] = kMagic;
-      mma_codes(c[tile], q.digits, code);
+#pragma unroll
+      for (int i = 0; i < Steps / 2; ++i) {
+        const uint32_t word = load_shared(from + i * 4 * 64);
+        mma_16832(c[tile], q.digits[2 * i], word & 0x03030303, word >> 2 & 0x03030303);
+        mma_16832(c[tile], q.digits[2 * i + 1], word >> 4 & 0x03030303, word >> 6 & 0x03030303);
+      }
     }
+    const float base = of_mean(q, at), centre = -1.5f * q.sum;
 #pragma unroll
     for (int j = 0; j < kMine; ++j) {
       int32_t sums[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) sums[k] = upper ? c[j + kTiles - kMine][k] : c[j][k];
-      const float2 zero = halves_at(zero_at[j / 2] + at + j % 2 * 16),
-                   scale = halves_at(scale_at[j / 2] + at + j % 2 * 16);
-      score[2 * j] = scale.x * (q.step * joined_digits(sums[0], sums[2])) + zero.x * q.sum;
-      score[2 * j + 1] = scale.y * (q.step * joined_digits(sums[1], sums[3])) + zero.y * q.sum;
+      const float2 scale = halves_at(scale_at[j] + at);
+      score[2 * j] = fmaf(scale.x, fmaf(q.step, joined_digits(sums[0], sums[2]), centre), base);
+      score[2 * j + 1] = fmaf(scale.y, fmaf(q.step, joined_digits(sums[1], sums[3]), centre), base);
     }
   }
 };
+
+// Loads the digits of head h in the order in which words of codes meet them: lane part has words
+// part, part + 4, ... The words of four lanes hold 64 dimensions, two steps: fields 0 and 1 are the
+// first step, 2 and 3 the second.
+template <int Steps>
+__device__ inline void load_word_digits(const QueryDigits& digits, int part, int h,
+                                        uint32_t (&q)[Steps][4]) {
+#pragma unroll
+  for (int step = 0; step < Steps; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      q[step][i] = digits[2 * (4 * (step / 2) + part) + step % 2][i / 2][i % 2][h];
+}
 
 // Adds a unit's scores to the block's mass so far, s 2^m. begins: there is none so far.
 template <bool kShared, int N>
@@ -314,8 +359,8 @@ __device__ inline void add_scores(float (&score)[N], bool begins, int lane, floa
   m = top;
 }
 
-// A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions.
-// A lane of mma_16832's sums has head h = lane / 4.
+// A warp has a block at a time, a unit of kGroups groups of 16 tokens at once. Steps: of 32
+// dimensions. A lane of mma_16832's sums has head h = lane / 4.
 template <int Steps, int kGroups, bool kShared>
 __global__ __launch_bounds__(kThreads) void estimate_kernel(
     const __grid_constant__ EstimateArgs a) {
@@ -323,7 +368,8 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup;
   __shared__ uint4 rings[kWarps][kStages * WarpRing::kChunks];
   __shared__ alignas(16) Query query;
-  const int row = blockIdx.y, words = int4_words(a.step.layout.head_dim),
+  __shared__ float rows[kWarps][32 * Steps];
+  const int row = blockIdx.y, words = int2_words(a.step.layout.head_dim),
             first_head = static_cast<int>(blockIdx.z) * a.group;
   const Part heads = {first_head, min(a.group, a.g - first_head)};
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
@@ -335,7 +381,7 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   const int lane = threadIdx.x % 32, token = lane / 4, part = lane % 4, h = token % kHeads;
   const bool upper = kShared && token >= kHeads;
   const int warps = gridDim.x * kWarps, first = blockIdx.x * kWarps + warp,
-            units = block_size / (kGroups * kInt4Tokens),
+            units = block_size / (kGroups * kInt2Tokens),
             n_units = first < n_full ? (n_full - first + warps - 1) / warps * units : 0;
   const uint32_t stages = shared_address(rings[warp]);
   auto ring = ring_of<Steps, kGroups>(a, row, stages, first, warps, units, n_units);
@@ -346,11 +392,11 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   wait_for_earlier();
   if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
     a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
-  prepare_query<Steps, kHeads>(a, row, heads, query);
+  prepare_query<Steps, kHeads>(a, row, heads, rows, query);
   if (a.scratch.tail_scores != nullptr) score_tail(a, row, heads, n_full, first, warps);
   __syncthreads();
   LaneQuery<Steps> q;
-  load_digits(query.digits, part, h, q.digits);
+  load_word_digits(query.digits, part, h, q.digits);
   q.step = query.step[h], q.sum = query.sum[h];
   const LaneCodes<Steps, kGroups, kShared> codes(stages, words, lane, upper);
 
@@ -409,13 +455,10 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
     return a.group <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>)
                                     : run(estimate_kernel<Steps, kGroups, false>);
   };
-  // Two groups at once if a block has them, except for the largest heads, for which registers would
-  // not suffice.
-  const bool two = step.layout.block_size > kInt4Tokens;
   return with_padded_dim(step.layout.head_dim, [&](auto dim) {
-    if constexpr (dim() < 256)
-      if (two) return sized.template operator()<dim() / 32, 2>();
-    return sized.template operator()<dim() / 32, 1>();
+    constexpr int kSteps = dim() < 64 ? 2 : dim() / 32;
+    return int2_unit_groups(step.layout.block_size) == 2 ? sized.template operator()<kSteps, 2>()
+                                                         : sized.template operator()<kSteps, 1>();
   });
 }
 

@@ -1,6 +1,5 @@
-// Choice of the blocks that a decode step attends to: the rules, and the digests, INT4 keys and
-// mean values by which blocks are chosen. attend/attend.h applies a rule; papers/rules.h has more
-// of them.
+// Choice of the blocks that a decode step attends to: the rules, and the digests and codes of keys
+// by which blocks are chosen. attend/attend.h applies a rule; papers/rules.h has more of them.
 #pragma once
 #include "kernels/cuda/types.h"
 
@@ -16,8 +15,8 @@ struct RowRule {
 };
 
 // share: reads the candidates that hold at least 2^log2_share of some head's weight, estimated by
-// their INT4 keys. In rows of more than share_blocks blocks that share is multiplied by
-// share_blocks / blocks.
+// their 2-bit keys, and samples of the others. In rows of more than share_blocks blocks that share
+// is multiplied by share_blocks / blocks.
 struct ShareRule {
   float log2_share = 0;
   int share_blocks = 1 << 30;
@@ -39,9 +38,21 @@ Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64
                    int n_kv_heads, const KvLayout& layout, std::byte* codes, int64_t max_blocks,
                    cudaStream_t stream);
 
-// value_means.cu: the mean value of each of these blocks, f16, to means + (h * max_blocks + b) * d.
-Status mean_values(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
-                   int n_kv_heads, const KvLayout& layout, uint16_t* means, int64_t max_blocks,
+// int2.cu: 2-bit keys of these blocks, to codes + (h * max_blocks + b) * int2_block_bytes
+// (kernels/cuda/select/int2.h).
+Status encode_int2(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
+                   int n_kv_heads, const KvLayout& layout, std::byte* codes, int64_t max_blocks,
                    cudaStream_t stream);
+
+// Codes of keys that are kept of a sequence.
+enum class KeyCodes : uint8_t { None, Int2, Int4 };
+inline Status encode_keys(KeyCodes kind, const std::byte* base, int64_t n_blocks, int64_t first,
+                          int64_t last, int n_kv_heads, const KvLayout& layout, std::byte* codes,
+                          int64_t max_blocks, cudaStream_t stream) {
+  const auto encode = kind == KeyCodes::Int2 ? encode_int2 : encode_int4;
+  return kind == KeyCodes::None
+             ? cudaErrorInvalidValue
+             : encode(base, n_blocks, first, last, n_kv_heads, layout, codes, max_blocks, stream);
+}
 
 }  // namespace riffle::cuda

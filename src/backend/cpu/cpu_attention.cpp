@@ -141,8 +141,13 @@ void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_bloc
   const std::byte* data = block_data(r, begin);
   for (int i = begin; i < end; ++i, l_block += l_stride) {
     const std::byte* next = i + 1 < end ? block_data(r, i + 1) : nullptr;
+    // A sample counts e^weight times. The kernel has no factor for a block, so the state so far is
+    // scaled by e^-weight, and the sum by e^weight afterwards.
+    const float weight = r.plan->log_weight(i);
+    for (int h = 0; weight != 0 && h < r.row.g; ++h) state.m[h] -= weight;
     kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type,
                                      layout.block_size, token_mask(r, i), &state, l_block, next);
+    for (int h = 0; weight != 0 && h < r.row.g; ++h) state.m[h] += weight;
     data = next;
   }
 }
@@ -189,16 +194,11 @@ void CpuDevice::finish_row(ActiveRow& r, float* out) {
   for (int h = 0; h < g; ++h) {
     const float inverse = 1.0f / r.spans[0].s[h];
     for (int j = 0; j < d; ++j) out[h * d + j] = r.spans[0].o[h * d + j] * inverse;
-    const float unread = r.plan->unread.empty() ? 0 : r.plan->unread[h];
-    if (!r.plan->unread.empty())
-      for (int j = 0; j < d; ++j)
-        out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
     if (!sink) continue;
-    // Share of the softmax that all keys have; the sink has the rest. s covers 1 - unread of the
-    // keys' weight. Rounding may make 1 - unread 0, and a weight that is infinite, with a sink far
-    // above all scores, would then give NaN.
+    // Share of the softmax that all keys have; the sink has the rest. A weight that is infinite,
+    // with a sink far above all scores, would give NaN.
     const float s = r.spans[0].s[h], weight = std::exp(sink[h] - r.spans[0].m[h]);
-    const float share = s / (s + (1 - unread) * std::min(weight, 3e38f));
+    const float share = s / (s + std::min(weight, 3e38f));
     for (int j = 0; j < d; ++j) out[h * d + j] *= share;
   }
 }
@@ -341,11 +341,20 @@ void CpuDevice::measure_coverage(int64_t n_rows) {
     if (r.list_q) return list_coverage(r, coverage_.as<float>() + i * g, thread);
     float* base = thread_scratch_[thread].as<float>();
     cpu::AttendState all{base, base + g * d, base + g * d + g};
+    const auto add = [&](int b, uint64_t mask) {
+      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type,
+                                       layout.block_size, mask, &all, base + g * d + 2 * g,
+                                       nullptr);
+    };
+    if (r.plan->n_sampled() > 0) {  // samples do not count as covered
+      clear(all, g, d);
+      for (int p = 0; p < r.at - r.plan->n_sampled(); ++p) add(r.plan->at(p), token_mask(r, p));
+      r.plan->read_l.resize(g);
+      for (int h = 0; h < g; ++h) r.plan->read_l[h] = all.m[h] + std::log(all.s[h]);
+    }
     clear(all, g, d);
     for (auto b = static_cast<int>(r.row.first_seen() / layout.block_size); b < r.row.n_blocks; ++b)
-      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type,
-                                       layout.block_size, r.row.seen(b), &all, base + g * d + 2 * g,
-                                       nullptr);
+      add(b, r.row.seen(b));
     const cpu::AttendState& some = r.spans[0];
     for (int h = 0; h < g; ++h) {
       const float read =

@@ -20,9 +20,17 @@ SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int l
   b.expected = (1 + lookup) * shape.rows() * sizeof(int32_t);
   b.digests = indexed * spec.vectors() * index.head_dim * 2;
   b.bound_factor = indexed * sizeof(float);
-  b.codes = indexed * int4_block_bytes(index.block_size, index.head_dim);
-  b.value_means = indexed * index.head_dim * 2;
+  b.entries = indexed;
   return b;
+}
+
+int64_t code_bytes(KeyCodes kind, const BlockLayout& layout) {
+  switch (kind) {
+    case KeyCodes::None: return 0;
+    case KeyCodes::Int2: return int2_block_bytes(layout.block_size, layout.head_dim);
+    case KeyCodes::Int4: return int4_block_bytes(layout.block_size, layout.head_dim);
+  }
+  return 0;
 }
 
 uint64_t kept_bytes(const Config& c, const KvShape& shape, const StepSelection& selection,
@@ -47,10 +55,7 @@ MemoryList session_list(const Config& c, const KvShape& shape, const DigestSpec&
   add("addresses of host blocks", b.host_table);
   // Planned even if working sets are not counted.
   add("stamps of last use", b.last_use);
-  if (selection.codes()) {
-    add("INT4 keys", b.codes);
-    add("mean values of blocks", b.value_means);
-  }
+  add("key codes", b.entries * code_bytes(selection.codes(), shape.layout(shape.index_layer())));
   add("last selections", kept_bytes(c, shape, selection, blocks));
   add("newest blocks", b.tails);
   add("last selections", b.expected);
@@ -185,7 +190,6 @@ StepSequence CudaKv::describe(const SequenceKv& s, int ahead) const {
   out.vectors = s.spec.vectors();
   out.bound_factor = d.bound_factor.as<float>();
   out.codes = d.codes.as<std::byte>();
-  out.value_means = d.value_means.as<uint16_t>();
   out.kept = d.kept.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>() + ahead * shape().rows();
@@ -519,7 +523,7 @@ void CudaKv::commit(SequenceKv& s) {
   seal.digests = s.spec.kept ? d.digests.as<uint16_t>() : nullptr;
   seal.bound_factor = d.bound_factor.as<float>();
   seal.codes = d.codes.as<std::byte>();
-  seal.value_means = d.value_means.as<uint16_t>();
+  seal.kind = d.kind;
   seal.block = s.n_tokens / block_size_ - 1;
   seal.runs = seal_runs_.data();
   seal.n_runs = static_cast<int>(seal_runs_.size());

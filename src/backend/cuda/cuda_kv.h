@@ -14,6 +14,7 @@
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/step_selection.h"
 #include "kernels/cuda/pool/pool.h"
+#include "kernels/cuda/select/int2.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "kernels/cuda/select/select.h"
 #include "kv/kv_store.h"
@@ -42,11 +43,11 @@ struct DeviceStates {
 // The device's data of a sequence; tables as in StepSequence.
 struct CudaSequence : PagedSequence {
   Buffer host_table, digests, bound_factor, tails;
-  Buffer expected;     // for a sequence's next token, and for each that may be computed ahead
-  Buffer kept;         // data that a selection keeps from step to step; empty until one wants it
-  Buffer codes;        // INT4 keys; empty until a selector wants them
-  Buffer value_means;  // means of blocks; only with INT4 keys
-  Buffer last_use;     // StepSequence::last_use; empty until a step needs it
+  Buffer expected;  // for a sequence's next token, and for each that may be computed ahead
+  Buffer kept;      // data that a selection keeps from step to step; empty until one wants it
+  Buffer codes;     // codes of keys, of this kind; empty until a selector wants them
+  KeyCodes kind = KeyCodes::None;
+  Buffer last_use;  // StepSequence::last_use; empty until a step needs it
   int counted_window =
       0;  // StepRequest::working_set of the last step, to which the stamps belong; 0: they are void
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
@@ -63,11 +64,13 @@ struct CudaSequence : PagedSequence {
 struct SequenceBytes {
   uint64_t page_table = 0, host_table = 0, tails = 0, expected = 0;
   uint64_t digests = 0, bound_factor = 0;  // only if digests are kept
-  uint64_t codes = 0, value_means = 0;     // only if a selector reads INT4 keys
-  uint64_t last_use = 0;                   // only if working sets are counted
+  uint64_t entries = 0;   // blocks of the index: as many codes, if a selector reads them
+  uint64_t last_use = 0;  // only if working sets are counted
 };
 SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int lookup,
                              int64_t max_blocks);
+// Returns the bytes of a block's codes.
+int64_t code_bytes(KeyCodes kind, const BlockLayout& layout);
 // Returns the bytes that a selection keeps of a sequence from step to step.
 uint64_t kept_bytes(const Config& config, const KvShape& shape, const StepSelection& selection,
                     int64_t max_blocks);
@@ -99,8 +102,8 @@ class CudaKv : public KvStore, PagedPool {
   void settle(SequenceKv& sequence) override;
   bool maps_files() const override { return false; }  // the GPU needs pinned memory
   void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
-  // Keeps INT4 keys of all full blocks from now on.
-  void require_codes(SequenceKv& sequence);
+  // Keeps codes of this kind of all full blocks from now on. None: changes nothing.
+  void require_codes(SequenceKv& sequence, KeyCodes kind);
   // Makes room for what the selection keeps, until the sequence is cut or prefilled.
   void require_kept(SequenceKv& sequence, const StepSelection& selection);
   void clear_working_set(SequenceKv& sequence) override;
@@ -236,10 +239,9 @@ class CudaKv : public KvStore, PagedPool {
   void open_prompt_memory();
   void close_prompt_memory();
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
-  int64_t code_bytes() const {
-    return int4_block_bytes(index_layout().block_size, index_layout().head_dim);
-  }
-  int64_t mean_bytes() const { return int64_t(index_layout().head_dim) * 2; }
+  int64_t code_bytes(KeyCodes kind) const;
+  void encode(KeyCodes kind, const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
+              int heads, const KvLayout& layout, std::byte* codes, int64_t max_blocks);
   void forget_kept(CudaSequence& d);
   void reset_pool();
   void use_slot_pool();

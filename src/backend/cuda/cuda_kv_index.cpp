@@ -1,5 +1,5 @@
-// Data that selectors keep of a sequence on a GPU: digests, INT4 keys, last selections, stamps of
-// last use.
+// Data that selectors keep of a sequence on a GPU: digests, codes of keys, last selections, stamps
+// of last use.
 #include "backend/cuda/cuda_kv.h"
 #include "util/error.h"
 
@@ -18,12 +18,19 @@ void CudaKv::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
                         d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
           "building digests");
   if (d.codes.size() == 0) return;
-  check(encode_int4(base, n_blocks, first, last, heads, l,
-                    d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
+  encode(d.kind, base, n_blocks, first, last, heads, l,
+         d.codes.as<std::byte>() + entry * code_bytes(d.kind), d.max_blocks);
+}
+
+int64_t CudaKv::code_bytes(KeyCodes kind) const {
+  return cuda::code_bytes(kind, shape().layout(shape().index_layer()));
+}
+
+void CudaKv::encode(KeyCodes kind, const std::byte* base, int64_t n_blocks, int64_t first,
+                    int64_t last, int heads, const KvLayout& layout, std::byte* codes,
+                    int64_t max_blocks) {
+  check(encode_keys(kind, base, n_blocks, first, last, heads, layout, codes, max_blocks, *compute_),
         "coding keys");
-  check(mean_values(base, n_blocks, first, last, heads, l,
-                    d.value_means.as<uint16_t>() + entry * l.head_dim, d.max_blocks, *compute_),
-        "computing mean values");
 }
 
 void CudaKv::refuse_inside_layer() const {
@@ -49,7 +56,7 @@ CudaKv::HeadRoom::~HeadRoom() {
 }
 
 // Allocates before it changes anything, so a failure leaves the sequence its digests. If memory is
-// short, the INT4 keys are freed; require_codes builds them again.
+// short, the codes of keys are freed; require_codes builds them again.
 void CudaKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
@@ -69,7 +76,7 @@ void CudaKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
     if (e.status() != RIFFLE_OUT_OF_MEMORY || d.codes.size() == 0) throw;
     compute_->wait("building digests");
     d.codes = Buffer();
-    d.value_means = Buffer();
+    d.kind = KeyCodes::None;
     take();
   }
   compute_->wait("building digests");
@@ -80,31 +87,27 @@ void CudaKv::change_digests(SequenceKv& s, const DigestSpec& spec) {
   build_all_digests(s, spec);
 }
 
-void CudaKv::require_codes(SequenceKv& s) {
+// Codes of another kind are freed first, since there may be no room for both.
+void CudaKv::require_codes(SequenceKv& s, KeyCodes kind) {
   CudaSequence& d = on_device(s);
-  if (d.codes.size() > 0) return;
+  if (kind == KeyCodes::None || d.kind == kind) return;
   const DeviceScope on(device_.ordinal);
-  const SequenceBytes bytes = bytes_of(s.spec, d.max_blocks);
-  Buffer codes = heap_->take(bytes.codes, "a session's INT4 keys");
-  Buffer means = heap_->take(bytes.value_means, "a session's mean values");
+  compute_->wait("coding keys");
+  d.codes = Buffer();
+  d.kind = KeyCodes::None;
+  Buffer codes = heap_->take(bytes_of(s.spec, d.max_blocks).entries * code_bytes(kind),
+                             "a session's key codes");
   const int64_t full = s.n_tokens / block_size_;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < shape().n_layers(); ++layer)
     for (int h = 0; shape().indexed(layer) && h < shape().heads(layer); ++h) {
-      const KvLayout& l = layout(layer);
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      check(encode_int4(head, full, 0, full, 1, l,
-                        codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(),
-                        d.max_blocks, *compute_),
-            "coding keys");
-      check(mean_values(head, full, 0, full, 1, l,
-                        means.as<uint16_t>() + index_entry(d, layer, h) * l.head_dim, d.max_blocks,
-                        *compute_),
-            "computing mean values");
+      encode(kind, head, full, 0, full, 1, layout(layer),
+             codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(kind), d.max_blocks);
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);
-  d.value_means = std::move(means);
+  d.kind = kind;
 }
 
 void CudaKv::require_kept(SequenceKv& s, const StepSelection& selection) {
@@ -166,9 +169,9 @@ void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
   const int64_t full = to.n_tokens / block_size_, stride = digest_stride(from.spec) * 2;
   t.stale = f.stale;
   if (f.codes.size() > 0) {
-    const SequenceBytes bytes = bytes_of(to.spec, t.max_blocks);
-    t.codes = heap_->take(bytes.codes, "a session's INT4 keys");
-    t.value_means = heap_->take(bytes.value_means, "a session's mean values");
+    t.codes = heap_->take(bytes_of(to.spec, t.max_blocks).entries * code_bytes(f.kind),
+                          "a session's key codes");
+    t.kind = f.kind;
   }
   const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
     if (full > 0 && shape().index_rows() > 0)
@@ -181,10 +184,7 @@ void CudaKv::copy_index(const SequenceKv& from, SequenceKv& to) {
     copy(f.digests, t.digests, stride);
     copy(f.bound_factor, t.bound_factor, sizeof(float));
   }
-  if (f.codes.size() > 0) {
-    copy(f.codes, t.codes, code_bytes());
-    copy(f.value_means, t.value_means, mean_bytes());
-  }
+  if (f.codes.size() > 0) copy(f.codes, t.codes, code_bytes(f.kind));
   check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(),
                         cudaMemcpyDeviceToDevice, *compute_),
         "copying a session's history");

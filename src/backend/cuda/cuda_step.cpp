@@ -117,7 +117,7 @@ void CudaDevice::check_selector(const Selector& selector, const Selection&) cons
 
 void CudaDevice::add_index(const Selector& selector, SequenceKv& sequence) {
   const auto selection = step_selections().make(*selector.rule());
-  if (selection->codes()) kv_.require_codes(sequence);
+  kv_.require_codes(sequence, selection->codes());
   kv_.require_kept(sequence, *selection);
 }
 
@@ -286,21 +286,28 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   } else {
     s.marks[0] = profile_.event(Part::Score);
     s.marks[1] = profile_.event(Part::Rank);
-    check(selection_of(layer).attend(s, device_.limits, compute_), "computing a step's attention");
+    const StepSelection& selection = selection_of(layer);
+    float* const selected = s.lse;
+    if (selection.samples()) s.lse = nullptr;
+    check(selection.attend(s, device_.limits, compute_), "computing a step's attention");
+    s.lse = selected;
     s.marks[0] = s.marks[1] = nullptr;
     profile_.mark(Part::Attend);
   }
   if (!step_.coverage) return;
-  // Reads all blocks too, straight from the host store, since this must not disturb the pool.
-  s.rule = {};
-  s.rule.everything = true;
-  s.rule.window = step_.window_of(layer);
+  // The rest reads straight from the host store, since this must not disturb the pool.
   s.pool.n_slots = 0;
   s.out = buffers_.dense_out.as<float>();
   s.order = nullptr;
   s.stamp = false;
-  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
   s.results = nullptr;
+  if (!kv_.streamed() && selection_of(layer).samples())
+    check(selection_of(layer).attend_selected(s, device_.limits, compute_),
+          "computing a step's attention");
+  s.rule = {};
+  s.rule.everything = true;
+  s.rule.window = step_.window_of(layer);
+  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
   check(attend_everything(s, device_.limits, compute_), "computing a step's attention");
 }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/common/agreed.h"
-#include "kernels/cuda/select/int4.cuh"
+#include "kernels/cuda/attend/covered.h"
+#include "kernels/cuda/select/int2.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -32,20 +32,23 @@ class Share : public StepSelection {
     share_.log2_share = rule.log_share * 1.44269504f;
     share_.share_blocks = rule.share_blocks;
   }
-  bool codes() const override { return true; }
+  KeyCodes codes() const override { return KeyCodes::Int2; }
   size_t scratch_bytes(const DecodeStep& step) const override { return decode_scratch_bytes(step); }
   Status attend(const DecodeStep& step, const DeviceLimits& limits,
                 cudaStream_t stream) const override {
     return attend_share(step, share_, limits, stream);
   }
+  bool samples() const override { return true; }
+  Status attend_selected(const DecodeStep& step, const DeviceLimits& limits,
+                         cudaStream_t stream) const override {
+    return cuda::attend_selected(step, limits, stream);
+  }
   // Counts the tail's keys, which are read because the tail has no codes.
   int64_t index_bytes(const BlockLayout& layout, int n_blocks, int64_t n_tokens) const override {
     if (n_tokens < rows_.everything_below) return 0;
-    const int d = layout.head_dim, full = n_blocks - 1, block_size = layout.block_size;
-    const int64_t stride = (full + kMeanBlocks - 1) / kMeanBlocks;
-    const int64_t tail = (n_tokens - int64_t(full) * block_size) * layout.row_bytes();
-    return full * int4_block_bytes(block_size, d) + tail +
-           (full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);
+    const int64_t full = n_blocks - 1;
+    return full * int2_block_bytes(layout.block_size, layout.head_dim) +
+           (n_tokens - full * layout.block_size) * layout.row_bytes();
   }
 
  private:

@@ -17,8 +17,8 @@ class StepSelection {
   virtual ~StepSelection() = default;
 
   const RowRule& rows() const { return rows_; }
-  // Tells whether it reads INT4 keys.
-  virtual bool codes() const { return false; }
+  // Returns the kind of codes of keys that it reads.
+  virtual KeyCodes codes() const { return KeyCodes::None; }
   // Returns the bytes kept of a sequence between steps for each indexed layer. n_query: numbers of
   // a token's query, of all heads.
   virtual int64_t kept_bytes(int64_t n_query, int64_t max_blocks) const {
@@ -28,18 +28,25 @@ class StepSelection {
   virtual int most_group() const { return kMaxHeads; }
   // Tells whether it needs the mean key in its digests.
   virtual bool mean_keys() const { return false; }
-  // Tells whether a GPU must decide residency itself. Kernels that choose by INT4 keys or keep data
+  // Tells whether a GPU must decide residency itself. Kernels that choose by codes or keep data
   // do so on the device, so the host does not know their choice.
-  bool needs_device() const { return codes() || kept_bytes(0, 1) > 0; }
+  bool needs_device() const { return codes() != KeyCodes::None || kept_bytes(0, 1) > 0; }
 
   // Scratch memory for attend, and for steps that read everything.
   virtual size_t scratch_bytes(const DecodeStep& step) const = 0;
   // Attention of one layer, whose blocks this chooses. step.rule is rows(), perhaps with a window.
   virtual Status attend(const DecodeStep& step, const DeviceLimits& limits,
                         cudaStream_t stream) const = 0;
+  // Tells whether attend also reads samples, which stand for blocks that are not selected. If so,
+  // attend_selected attends once more without them, for step.lse.
+  virtual bool samples() const { return false; }
+  virtual Status attend_selected(const DecodeStep& step, const DeviceLimits& limits,
+                                 cudaStream_t stream) const {
+    return (void)step, (void)limits, (void)stream, cudaErrorNotSupported;
+  }
   // Returns the bytes that a step reads of one row's index, to choose what it attends to: digests
-  // of its candidates, INT4 keys of its full blocks (or as many as a budget allows) with the mean
-  // values that stand for skipped blocks, and keys that are only scored.
+  // of its candidates, codes of its full blocks (or as many as a budget allows), and keys that are
+  // only scored.
   virtual int64_t index_bytes(const BlockLayout& layout, int n_blocks, int64_t n_tokens) const = 0;
 
  protected:

@@ -438,7 +438,7 @@ static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t 
 static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            uint64_t& device_free) {
   // A plan has to show whether the pool holds a context that AUTO would read whole. If it does not,
-  // a second plan is made for share, whose INT4 keys leave less to the pool.
+  // a second plan is made for share, whose key codes leave less to the pool.
   r.slots = r.options.slots;
   r.lent_slots = 0;
   r.everything_below = dense_is_better_below(model.config, r);
@@ -487,7 +487,7 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
 }
 
 // Changes the selection to the closest one that ranks by digests, and returns its name. Returns ""
-// if the given one needs no INT4 keys, or if there is no such selection.
+// if the given one needs no key codes, or if there is no such selection.
 static std::string without_codes(ResolvedOptions& r) {
   const auto change = selectors().advice().without_codes;
   if (!change || !make_selector(r.selection())->reads_codes()) return "";
@@ -512,14 +512,13 @@ std::string ways_out(const ResolvedOptions& r,
     (fits(fewer) ? some : too_many) = fewer.options.n_sessions;
   }
   if (some > 0) ways.push_back(format("`n_sessions` up to %d", some));
-  if (fits(digests))
-    ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
+  if (fits(digests)) ways.push_back(other + " (without key codes; it may lose answers)");
   std::string text;
   for (const std::string& way : ways) text += (text.empty() ? "; these fit: " : ", or ") + way;
   return text;
 }
 
-// Returns the part of a shortened context's note that names the selector's INT4 keys, or "" if the
+// Returns the part of a shortened context's note that names the selector's key codes, or "" if the
 // context would be no longer without them. plan: the plan of the shortened context.
 static std::string codes_note(const Model& model, const ResolvedOptions& r, const MemoryPlan& plan,
                               uint64_t device_free) {
@@ -540,9 +539,8 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
             longest = fits(trained) ? trained : longest_below(trained, fits);
   if (all <= rest || longest <= r.options.n_ctx) return "";
   return format(
-      "; INT4 keys of selector %s take %s more memory than digests: with digests (%s, which may "
-      "lose "
-      "answers) the context would hold %d tokens",
+      "; key codes of selector %s take %s more memory than digests: with digests (%s, which may "
+      "lose answers) the context would hold %d tokens",
       make_selector(r.options.selection)->name(), size_text(all - rest).c_str(), other.c_str(),
       longest);
 }

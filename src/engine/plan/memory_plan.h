@@ -29,7 +29,7 @@ struct MemoryPlan {
   // scratch and draws), RoPE tables; on the CPU a prompt's activations and the scratch of threads;
   // on a GPU cuBLAS's workspace and the pool's tables. digests: data of all sessions outside the
   // pool and the host store: digests; where readers manage the pool, page tables and newest blocks;
-  // on a GPU also INT4 keys, last selections, addresses of host blocks, and keys and values of the
+  // on a GPU also key codes, last selections, addresses of host blocks, and keys and values of the
   // MTP layer.
   uint64_t weights = 0, activations = 0, digests = 0, prefill_kv = 0, pool = 0,
            total = 0;  // the sum of these and prompt, less lent: gpu_mem limits it
@@ -50,12 +50,13 @@ struct MemoryPlan {
   uint64_t host_states = 0;  // the part of host_kv for states of recurrent layers
   uint64_t host_drafts = 0;  // data of one session for guesses of the MTP layer, outside host_mem
   // the selector's data of such a session besides KV and digests, in host memory and outside
-  // total. Layers with a sliding window need none. share, twilight, psa and topk with rank CODES:
-  // for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean value of 2 d bytes a
-  // full block (cuda: on the device, among digests). tokenselect: two lists of tokens and a query a
-  // layer, for any length. lfps: tables of 8 bytes a token, layer and KV head. Not counted for
-  // lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a follow-up prompt to
-  // the second step after it. Others: 0
+  // total. Layers with a sliding window need none. For each layer and KV head, share, and psa
+  // or topk with rank CODES, keep 2-bit keys: d/4 + 2 bytes a token and d + 4 a full block, with d
+  // rounded up to a multiple of 16 (cuda: a little more, on the device, among digests); twilight
+  // keeps INT4 keys, d/2 + 4 bytes a token. tokenselect: two lists of tokens and a
+  // query a layer, for any length. lfps: tables of 8 bytes a token, layer and KV head. Not counted
+  // for lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a follow-up prompt
+  // to the second step after it. Others: 0
   uint64_t selector_state = 0;
   uint64_t slot_bytes = 0;
   int64_t slots = 0, min_slots = 0;
@@ -100,10 +101,10 @@ void check_ahead(const ContextOptions& options, const Selector& selector);
 // tokens), or RIFFLE_NO_SLOT, with plan filled.
 void plan_memory(const Model& model, ResolvedOptions& resolved, MemoryPlan& plan);
 
-// Returns the end of an error text for a GPU whose memory does not hold the INT4 keys of the
-// selector. It names the longest context and the largest number of sessions below r's that fit, and
-// a selector without INT4 keys if that fits. Empty if none of them fits, or if the selector reads
-// no INT4 keys. riffle never changes the selector itself, since the other one may miss the block
+// Returns the end of an error text for a GPU whose memory does not hold the selector's key
+// codes. It names the longest context and the largest number of sessions below r's that fit, and
+// a selector without such codes if that fits. Empty if none of them fits, or if the selector reads
+// no codes. riffle never changes the selector itself, since the other one may miss the block
 // with the answer. If `fits` is true for a length, it must be true for all shorter ones.
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits);

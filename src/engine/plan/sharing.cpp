@@ -19,7 +19,7 @@ static bool fits(const Model& model, const ContextOptions& options, MemoryPlan& 
   return true;
 }
 
-// Three quarters of the host's memory are for the KV and its index (INT4 keys, digests), which
+// Three quarters of the host's memory are for the KV and its index (key codes, digests), which
 // grows with it and which `host_mem` does not count. A GPU has digests in its own memory.
 static uint64_t shared_host_mem(const MemoryPlan& one) {
   const double kv = static_cast<double>(one.host_kv);

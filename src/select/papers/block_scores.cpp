@@ -1,4 +1,4 @@
-// Scores of blocks for a group of query heads, by digests or by INT4 keys.
+// Scores of blocks for a group of query heads, by digests or by 2-bit keys.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -20,7 +20,7 @@ void check_bounds(const Selection& s) {
 }
 
 // Digests rank blocks, and two stop modes use them to bound the unread blocks. All other settings
-// use INT4 keys, the keys themselves, or nothing.
+// use key codes, the keys themselves, or nothing.
 DigestSpec digests_of(const Selection& s) {
   const bool bounds = ranks_as_psa(s) && (s.stop == StopRule::BOUND || s.stop == StopRule::VETO);
   DigestSpec spec;

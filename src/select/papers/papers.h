@@ -1,6 +1,7 @@
 // The selectors of published papers: their makers, and what they share.
 #pragma once
-#include "select/int4_selector.h"
+#include "select/coded_selector.h"
+#include "select/int2_keys.h"
 #include "select/papers/rules.h"
 
 namespace riffle {
@@ -11,15 +12,15 @@ std::unique_ptr<Selector> make_twilight(const Selection& settings);
 std::unique_ptr<Selector> make_tokenselect(const Selection& settings);
 std::unique_ptr<Selector> make_lfps(const Selection& settings);
 
-// Tells whether these settings rank blocks by INT4 keys instead of digests.
+// Tells whether these settings rank blocks by 2-bit keys instead of digests.
 inline bool ranks_by_codes(const Selection& s) {
   const bool has_rank = s.selector == SelectorKind::PSA || s.selector == SelectorKind::TOPK;
   return has_rank && s.rank == RankBy::CODES;
 }
 // score_candidates writes the scores of a plan's candidates to plan.scores; a block with a larger
 // score is more critical. The heads of a group are combined (README.md, common ground). Scores come
-// from digests, or are masses by INT4 keys. Bytes read are added to plan.index_bytes. A selector
-// that ranks by INT4 keys calls prepare_scores and score_part as its prepare and part; they leave
+// from digests, or are masses by 2-bit keys. Bytes read are added to plan.index_bytes. A selector
+// that ranks by 2-bit keys calls prepare_scores and score_part as its prepare and part; they leave
 // the masses in the plan.
 int prepare_scores(const Row& row, const Selection& settings, RowPlan& plan);
 void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
@@ -28,10 +29,10 @@ void score_candidates(const Row& row, const Selection& settings, RowPlan& plan);
 // number of tokens.
 int budget_blocks(const Row& row, float budget);
 
-// psa and topk: blocks are ranked by digests or by INT4 keys.
-class RankingSelector : public Int4Selector {
+// psa and topk: blocks are ranked by digests or by 2-bit keys.
+class RankingSelector : public CodedSelector<Int2Keys> {
  public:
-  explicit RankingSelector(const Selection& s) : Int4Selector(ranks_by_codes(s)), s_(s) {
+  explicit RankingSelector(const Selection& s) : CodedSelector<Int2Keys>(ranks_by_codes(s)), s_(s) {
     rule_.forced = {s.sink_blocks, s.recent_blocks};
     rule_.digest = s.digest;
     rule_.gqa = s.gqa;

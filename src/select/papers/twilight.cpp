@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "select/coded_selector.h"
+#include "select/papers/int4_keys.h"
 #include "select/papers/papers.h"
 #include "select/papers/top_p.h"
 #include "util/error.h"
@@ -12,9 +14,9 @@
 namespace riffle {
 namespace {
 
-class Twilight : public Int4Selector {
+class Twilight : public CodedSelector<Int4Keys> {
  public:
-  explicit Twilight(const Selection& s) : Int4Selector(true), s_(s) {
+  explicit Twilight(const Selection& s) : CodedSelector<Int4Keys>(true), s_(s) {
     if (s.base == BaseSelection::PSA && s.epsilon < 1) psa_ = make_psa(s);
     rule_.top_p = s.top_p;
     if (psa_) {

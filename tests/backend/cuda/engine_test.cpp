@@ -285,7 +285,7 @@ TEST_CASE("cuda: one host synchronisation a token", "[cuda]") {
   CHECK(stats.host_syncs == 100);
 }
 
-TEST_CASE("cuda: the share selector's INT4 keys can be asked for at any time", "[cuda]") {
+TEST_CASE("cuda: the share selector's key codes can be asked for at any time", "[cuda]") {
   if (skip()) return;
   const auto prompt = some_tokens(1100, 3), steps = some_tokens(40, 4);
   Runtime from_start(cuda_options(SelectorKind::SHARE));

@@ -209,6 +209,50 @@ TEST_CASE(
       }
 }
 
+TEST_CASE("A query's fixed-point form: digits, steps and their totals") {
+  for (const int d : {2, 8, 30, 72, 128, 256})
+    for (const int g : {1, 3, 8, 17}) {
+      CAPTURE(d, g);
+      std::mt19937 random(d + g);
+      std::normal_distribution<float> normal;
+      std::vector<float> q(size_t(g) * d);
+      for (float& v : q) v = normal(random);
+      if (g > 1) std::fill_n(&q[d], d, 0.f);
+      const size_t bytes = int4_query_bytes(g, d);
+      const Memory form = memory(bytes);
+      kernels(Isa::Scalar)->select.int4_query(q.data(), g, d, form.get());
+      const auto* numbers = reinterpret_cast<const float*>(form.get());
+      const auto* digits = reinterpret_cast<const int8_t*>(form.get()) + int4_query_digits(g);
+      for (int h = 0; h < g; ++h) {
+        const float* row = &q[size_t(h) * d];
+        double largest = 0, sum = 0;
+        for (int j = 0; j < d; ++j) largest = std::max(largest, std::fabs(double(row[j])));
+        for (int j = 0; j < d; ++j) sum += double(row[j]);
+        const double step = largest / 32639;
+        CHECK(std::fabs(numbers[h] - step) <= 1e-7 * step);
+        CHECK(std::fabs(numbers[g + h] - sum) <= 1e-7 * std::fabs(sum));
+        int32_t upper = 0, values = 0;
+        for (int j = 0; j < (d + 15) / 16 * 16; ++j) {  // padding has no digits
+          const int8_t* at = digits + (j / 4 * 2 * g + h) * 4 + j % 4;
+          const int value = 256 * at[0] + at[int64_t(4) * g];
+          const double want = j < d ? double(row[j]) : 0;
+          REQUIRE(std::fabs(value * double(numbers[h]) - want) <= 0.51 * step);
+          upper += at[0];
+          values += value;
+        }
+        int32_t totals[2];
+        std::memcpy(totals, digits + int4_digit_bytes(g, d) + int64_t(h) * 8, sizeof totals);
+        CHECK(totals[0] == upper);
+        CHECK(totals[1] == values);
+      }
+      for_each_isa([&](const SelectKernels& k) {
+        const Memory other = memory(bytes);
+        k.int4_query(q.data(), g, d, other.get());
+        CHECK(std::memcmp(other.get(), form.get(), bytes) == 0);
+      });
+    }
+}
+
 TEST_CASE("Weights of scores: exp against float64, sums in fixed point") {
   for_each_isa([&](const SelectKernels& k) {
     for (const int n : {1, 7, 16, 33, 1000}) {

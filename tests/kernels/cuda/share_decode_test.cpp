@@ -1,7 +1,7 @@
-// Decode attention on the device, where rows choose blocks by share, from the INT4 keys to the
-// result: the result is the exact softmax over the blocks that were read, with the mean value in
-// the place of the others. int4_test.cpp checks the choice itself.
-#include "kernels/cuda/select/int4.cuh"
+// Decode attention on the device, where rows choose blocks by share, from the 2-bit keys to the
+// result: the result is the exact softmax over the blocks that were read, in which a sample counts
+// as many times as its weight says. int2_test.cpp checks the choice itself.
+#include "kernels/cuda/select/int2.h"
 #include "tests/kernels/cuda/decode_check.h"
 
 using namespace riffle;
@@ -17,30 +17,24 @@ ReadRule by_share(double share, int64_t everything_below = 0) {
   return rule;
 }
 
-// A scene's device with INT4 keys and mean values of all full blocks.
+// A scene's device with 2-bit keys of all full blocks.
 struct ShareDevice : SceneDeviceOf<ReadRule> {
   std::vector<DeviceArray<std::byte>> codes;
-  std::vector<DeviceArray<uint16_t>> means;
 
   ShareDevice(const SceneOf<ReadRule>& s, int64_t slots_) : SceneDeviceOf(s, slots_) {
     const int heads = s.shape.n_kv_heads, d = s.shape.d;
-    const int64_t bytes = cuda::int4_block_bytes(s.shape.block_size, d);
+    const int64_t bytes = cuda::int2_block_bytes(s.shape.block_size, d);
     std::vector<cuda::StepSequence> host = sequences.download();
     for (size_t i = 0; i < host.size(); ++i) {
       const SceneSequence& one = s.sequences[i];
       const int64_t entries = int64_t(s.shape.n_layers) * heads * one.max_blocks,
                     first = int64_t(s.shape.layer) * heads * one.max_blocks;
       codes.emplace_back(size_t(entries * bytes));
-      means.emplace_back(size_t(entries * d));
-      codes.back().poison(), means.back().poison();
-      check_cuda(cuda::encode_int4(one.blocks->data, one.n_blocks, 0, one.n_blocks - 1, heads,
+      codes.back().poison();
+      check_cuda(cuda::encode_int2(one.blocks->data, one.n_blocks, 0, one.n_blocks - 1, heads,
                                    s.layout, codes.back().get() + first * bytes, one.max_blocks,
                                    nullptr));
-      check_cuda(cuda::mean_values(one.blocks->data, one.n_blocks, 0, one.n_blocks - 1, heads,
-                                   s.layout, means.back().get() + first * d, one.max_blocks,
-                                   nullptr));
       host[i].codes = codes.back().get();
-      host[i].value_means = means.back().get();
     }
     sequences.upload(host);
   }
@@ -56,14 +50,24 @@ struct ShareDevice : SceneDeviceOf<ReadRule> {
   }
 };
 
-// Returns the number of blocks that some row left unread.
-int64_t check_results(const SceneOf<ReadRule>& scene, const ShareDevice& device) {
+// Adds a softmax to another.
+void merge(const SceneOf<ReadRule>::Exact& one, SceneOf<ReadRule>::Exact& all) {
+  const double m = std::max(all.m, one.m), before = all.s == 0 ? 0 : std::exp(all.m - m),
+               now = std::exp(one.m - m);
+  all.o.resize(one.o.size());
+  for (size_t j = 0; j < one.o.size(); ++j) all.o[j] = all.o[j] * before + one.o[j] * now;
+  all.s = all.s * before + one.s * now;
+  all.m = m;
+}
+
+// Returns the number of blocks that some row left unread. sampled: gets the number of samples.
+int64_t check_results(const SceneOf<ReadRule>& scene, const ShareDevice& device, int64_t& sampled) {
   const Download got(device);
   const SceneShape& shape = scene.shape;
-  const int g = shape.g, d = shape.d, stride = cuda::decode_scratch(device.step).head_stride,
-            width = cuda::padded_dim(d);
-  const auto unread = device.array(&cuda::DecodeScratch::unread, int64_t(device.rows()) * stride),
-             mean = device.array(&cuda::DecodeScratch::mean_value, int64_t(device.rows()) * width);
+  const int g = shape.g, d = shape.d;
+  const auto weights = device.array(&cuda::DecodeScratch::sample_weights,
+                                    int64_t(device.rows()) * cuda::kMaxSamples);
+  const auto ranks = device.array(&cuda::DecodeScratch::ranks, device.rows());
   int64_t left = 0;
   for (int row = 0; row < device.rows(); ++row) {
     const int i = row / shape.n_kv_heads, head = row % shape.n_kv_heads;
@@ -85,25 +89,27 @@ int64_t check_results(const SceneOf<ReadRule>& scene, const ShareDevice& device)
     }
     REQUIRE(read[size_t(s.n_blocks) - 1]);
     const bool everything = s.n_tokens < scene.ranked.everything_below;
+    const int n_sampled = everything ? 0 : ranks[size_t(row)].sampled;
+    sampled += n_sampled;
     for (int h = 0; h < g; ++h) {
-      SceneOf<ReadRule>::Exact exact, others;
-      for (int b = 0; b < s.n_blocks; ++b)
-        scene.attend(s, head, h, b, read[size_t(b)] ? exact : others);
-      const double rest = others.s == 0 ? 0 : std::exp(others.lse() - exact.lse()),
-                   share = everything ? 0 : unread[size_t(row) * stride + h];
-      INFO("query head " << h << " unread " << share);
-      REQUIRE(std::fabs(share - rest / (1 + rest)) <= 0.1);
+      SceneOf<ReadRule>::Exact exact;
+      for (int p = 0; p < result.n_read; ++p) {
+        const int sample = p - (result.n_read - n_sampled);
+        SceneOf<ReadRule>::Exact one;
+        scene.attend(s, head, h, order[p], one);
+        if (sample >= 0) one.m += std::log(2.0) * weights[size_t(row * cuda::kMaxSamples + sample)];
+        merge(one, exact);
+      }
+      INFO("query head " << h);
       const int q_head = head * g + h;
       const float* out = got.out.data() + (int64_t(i) * scene.n_heads() + q_head) * d;
       const double sink =
           shape.sinks.empty()
               ? 1
-              : exact.s / (exact.s + (1 - share) * std::exp(shape.sinks[size_t(q_head)] - exact.m));
+              : exact.s / (exact.s + std::exp(shape.sinks[size_t(q_head)] - exact.m));
       double norm = 0, error = 0;
       for (int j = 0; j < d; ++j) {
-        const double of_mean = everything ? 0 : share * mean[size_t(row) * width + j];
-        const double want = sink * ((1 - share) * exact.o[j] / exact.s + of_mean),
-                     diff = want - out[j];
+        const double want = sink * exact.o[j] / exact.s, diff = want - out[j];
         norm += want * want, error += diff * diff;
       }
       REQUIRE(std::sqrt(error) <= 2e-5 * std::sqrt(norm));
@@ -115,8 +121,8 @@ int64_t check_results(const SceneOf<ReadRule>& scene, const ShareDevice& device)
 }
 
 // Runs with no pool, few slots and enough slots. All give the same bits, and right counts. Returns
-// the number of blocks left unread.
-int64_t check_pools(const SceneOf<ReadRule>& scene) {
+// the number of blocks left unread. sampled: gets the number of samples.
+int64_t check_pools(const SceneOf<ReadRule>& scene, int64_t& sampled) {
   const int parts = cuda::row_parts(scene.shape.g);
   int64_t all = 0;
   for (const SceneSequence& s : scene.sequences)
@@ -124,7 +130,7 @@ int64_t check_pools(const SceneOf<ReadRule>& scene) {
   ShareDevice none(scene, 0);
   none.run();
   const Download want(none);
-  const int64_t left = check_results(scene, none);
+  const int64_t left = check_results(scene, none, sampled);
   for (const int64_t slots : {int64_t(7), all})
     for (const bool overlap : {false, true}) {
       ShareDevice device(scene, slots);
@@ -161,7 +167,7 @@ TEST_CASE("decode on the device: shares, with rows of one and of two parts",
           "[cuda][parts][share]") {
   if (skip()) return;
   unsigned seed = 300;
-  int64_t left = 0;
+  int64_t left = 0, sampled = 0;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (int d : {64, 128, 256})
       for (int g : {3, 8, 9, 12, 16})
@@ -172,16 +178,18 @@ TEST_CASE("decode on the device: shares, with rows of one and of two parts",
           shape.block_size = g == 12 ? 16 : 32;
           shape.tokens = {1, 33, 500, 2885};
           INFO("type " << int(type) << " d " << d << " g " << g << " share " << share);
-          const int64_t now = check_pools(SceneOf(shape, by_share(share)));
+          const int64_t now = check_pools(SceneOf(shape, by_share(share)), sampled);
           if (share == 0) CHECK(now == 0);
           left += now;
         }
   CHECK(left > 0);
+  CHECK(sampled > 0);
 }
 
 TEST_CASE("decode on the device: shares, sinks and rows that are read whole",
           "[cuda][parts][share][sinks]") {
   if (skip()) return;
+  int64_t sampled = 0;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (int g : {5, 16}) {
       SceneShape shape;
@@ -190,13 +198,14 @@ TEST_CASE("decode on the device: shares, sinks and rows that are read whole",
       const float sinks[] = {4, -200, 0, 9, 6, 2, -3, 12};
       for (int h = 0; h < g * shape.n_kv_heads; ++h) shape.sinks.push_back(sinks[h * 3 % 8]);
       INFO("type " << int(type) << " g " << g);
-      check_pools(SceneOf(shape, by_share(0.01, 600)));
+      check_pools(SceneOf(shape, by_share(0.01, 600)), sampled);
     }
 }
 
 TEST_CASE("decode on the device: shares, with rows of slices", "[cuda][parts][share][slices]") {
   if (skip()) return;
   unsigned seed = 700;
+  int64_t sampled = 0;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::Q8})
     for (int g : {4, 16})
       for (int n_kv_heads : {1, 2})
@@ -208,7 +217,7 @@ TEST_CASE("decode on the device: shares, with rows of slices", "[cuda][parts][sh
           INFO("type " << int(type) << " g " << g << " KV heads " << n_kv_heads << " share "
                        << share);
           const SceneOf scene(shape, by_share(share));
-          check_pools(scene);
+          check_pools(scene, sampled);
           if (share > 0) continue;
           ShareDevice all(scene, 50);
           all.run();

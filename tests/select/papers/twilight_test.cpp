@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/common/half.h"
-#include "select/int4_keys.h"
+#include "select/papers/int4_keys.h"
 #include "select/selector.h"
 #include "tests/engine/steps.h"
 #include "tests/rounds.h"

@@ -141,7 +141,7 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
   float* scores = a.scratch.scores + int64_t(row) * a.step.max_blocks;
   int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
   const bool fresh = a.want >= 0;
-  RankState state = fresh ? RankState{0, 0} : a.scratch.ranks[row];
+  RankState state = fresh ? RankState{0, 0, 0} : a.scratch.ranks[row];
   if (fresh) {
     for (int p = thread; p < r.n_forced; p += kRankThreads) order[p] = forced_block(r, p);
     if (thread == 0 && a.counts != nullptr)

@@ -144,7 +144,7 @@ __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int
     if (at == taken - 1) memory.last = key;
   }
   __syncthreads();
-  const RankState next = {ranked + static_cast<int32_t>(taken), memory.last};
+  const RankState next = {ranked + static_cast<int32_t>(taken), 0, memory.last};
   __syncthreads();
   return next;
 }

@@ -20,7 +20,7 @@ struct StopTest {
 struct RankRule {
   DigestKind digest = DigestKind::CuboidMean;
   Gqa gqa = Gqa::Mean;
-  bool codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
+  bool codes = false;  // ranked by the masses that 2-bit keys give the blocks, not by digests
   double budget = 1;   // without a test: <= 1 a share of the tokens, > 1 a number of tokens
   StopTest test;
 

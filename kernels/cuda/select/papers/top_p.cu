@@ -335,7 +335,7 @@ __device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, in
   }
   const uint32_t before = block_exclusive_sum<kMarkThreads>(static_cast<uint32_t>(tokens), sums);
   if (thread == kMarkThreads - 1)
-    a.scratch.ranks[row] = {kept, before + static_cast<unsigned long long>(tokens)};
+    a.scratch.ranks[row] = {kept, 0, before + static_cast<unsigned long long>(tokens)};
 }
 
 // Marks the union of the heads' tokens, which the group reads. A warp has 32 tokens: a block, two

@@ -412,7 +412,7 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(
     a.scratch.masks[(row0 + row) * max_blocks + n_blocks - 1] = tail;
     a.scratch.order[(row0 + row) * max_blocks] = n_blocks - 1;
     a.scratch.ranks[row0 + row] = {
-        kept, static_cast<unsigned long long>(mode == kCached) << 32 | (before + tokens)};
+        kept, 0, static_cast<unsigned long long>(mode == kCached) << 32 | (before + tokens)};
   }
 }
 

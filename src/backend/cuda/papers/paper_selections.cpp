@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/select/int2.h"
 #include "kernels/cuda/select/int4.cuh"
 
 namespace riffle::cuda {
@@ -48,7 +49,7 @@ class TopPSelection : public PaperSelection {
     rule_.base = rank_rule(rule.base);
     rule_.top_p = rule.top_p;
   }
-  bool codes() const override { return true; }
+  KeyCodes codes() const override { return KeyCodes::Int4; }
   size_t scratch_bytes(const DecodeStep& step) const override {
     return std::max(decode_scratch_bytes(step), paper_scratch_bytes(step, true));
   }
@@ -146,7 +147,7 @@ int64_t RankedSelection::index_bytes(const BlockLayout& layout, int n_blocks,
   if (!rank_.codes)
     return digest_bytes(rank_, layout.head_dim, row_blocks(rows_, n_blocks).candidates);
   const int full = n_blocks - 1;  // the tail has no codes, so its keys are read
-  return full * int4_block_bytes(layout.block_size, layout.head_dim) +
+  return full * int2_block_bytes(layout.block_size, layout.head_dim) +
          (n_tokens - int64_t(full) * layout.block_size) * layout.row_bytes();
 }
 

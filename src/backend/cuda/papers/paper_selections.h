@@ -17,7 +17,7 @@ class RankedSelection : public PaperSelection {
   explicit RankedSelection(const ReadsRanked& rule);
 
   const RankRule& rank() const { return rank_; }
-  bool codes() const override { return rank_.codes; }
+  KeyCodes codes() const override { return rank_.codes ? KeyCodes::Int2 : KeyCodes::None; }
   bool mean_keys() const override { return rank_.progressive() && rank_.test.stop == Stop::Veto; }
   size_t scratch_bytes(const DecodeStep& step) const override;
   Status attend(const DecodeStep& step, const DeviceLimits& limits,

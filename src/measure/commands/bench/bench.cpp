@@ -380,7 +380,7 @@ static Flag add_synthetic_flags(CLI::App& command, BenchOptions& o) {
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
-  // Memory is planned for INT4 keys: auto may leave them out, but --selectors may need them.
+  // Memory is planned for key codes: auto may leave them out, but --selectors may need them.
   o->common.options.set("selector", "share");
   riffle_synthetic_attention_defaults(&o->attention);
   CLI::App& command =

@@ -213,7 +213,7 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // PSA, section 6: epsilon 0.95 with ArkVale's cuboid-mean.
       "psa:epsilon=0.1,0.3,0.5,0.7,0.9,0.95*;"
       "psa:stop=veto,epsilon=0.3,0.5,0.7,0.9;"
-      // Progressive stopping without the errors of digests: INT4 keys, and every query head counts.
+      // Progressive stopping without the errors of digests: key codes, and every query head counts.
       "psa:rank=codes,gqa=union,epsilon=0.5,0.8,0.95;"
       // SparseServe, section 4: 2048 tokens ranked by cuboid-mean.
       "topk:budget=0.02,0.05,0.1,0.2,0.4,2048*;"

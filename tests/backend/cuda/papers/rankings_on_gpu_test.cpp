@@ -1,5 +1,5 @@
-// Selectors that rank blocks (psa, topk, twilight) on a GPU: by INT4 keys, with digests that
-// change, with tokens computed ahead, and as the way out where INT4 keys do not fit.
+// Selectors that rank blocks (psa, topk, twilight) on a GPU: by key codes, with digests that
+// change, with tokens computed ahead, and as the way out where key codes do not fit.
 #include <cmath>
 #include <map>
 #include <set>
@@ -151,7 +151,7 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget",
   CHECK(r.stats().peak_device_bytes <= o.gpu_mem);
 }
 
-TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's", "[cuda][rank]") {
+TEST_CASE("cuda: ranked by key codes, the blocks and the answers are the CPU's", "[cuda][rank]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
   for (SelectorKind selector : {SelectorKind::PSA, SelectorKind::TOPK})
@@ -175,7 +175,7 @@ TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's",
       const double same = both_read(gpu, cpu), same_as_digests = both_read(digests, cpu);
       const double off = mean_difference(gpu, cpu), off_digests = mean_difference(digests, cpu);
       WARN("selector " << selector << " gqa " << gqa
-                       << ": of the CPU's blocks by INT4 keys the GPU shares " << same
+                       << ": of the CPU's blocks by key codes the GPU shares " << same
                        << ", by digests " << same_as_digests << "; mean difference of logits "
                        << off << " and " << off_digests);
       // Near ties fall otherwise now and then. Another ranking is far from that.
@@ -206,7 +206,7 @@ TEST_CASE("cuda: ranking by codes and twilight over psa compute ahead", "[cuda][
   compare_with_lookup(o, 6);
 }
 
-TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
+TEST_CASE("cuda: where key codes do not fit, errors and notices name what does",
           "[cuda][context]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
@@ -226,7 +226,7 @@ TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
   REQUIRE(psa < planned(32768, SelectorKind::SHARE, 0).min_gpu_mem);
   const MemoryPlan shorter = planned(0, SelectorKind::SHARE, psa);
   CHECK(shorter.n_ctx < 32768);
-  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector share") &&
+  CHECK_THAT(shorter.context_note, Catch::Contains("key codes of selector share") &&
                                        Catch::Contains("would hold 32768 tokens"));
   const std::string length = "ctx up to " + std::to_string(shorter.n_ctx);
   CHECK_THROWS_WITH(planned(32768, SelectorKind::SHARE, psa),

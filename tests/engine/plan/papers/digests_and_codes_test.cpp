@@ -1,5 +1,5 @@
-// Contexts whose digests or INT4 keys have to fit as well; notices and errors name psa, which has
-// no INT4 keys.
+// Contexts whose digests or key codes have to fit as well; notices and errors name psa, which has
+// no key codes.
 #include <cstdio>
 
 #include "import/load_model.h"
@@ -8,7 +8,7 @@
 using namespace riffle;
 using namespace riffle::test;
 
-TEST_CASE("a default context is the longest whose digests and INT4 keys fit gpu_mem",
+TEST_CASE("a default context is the longest whose digests and key codes fit gpu_mem",
           "[limits][context]") {
   ContextOptions o = options();
   o.device = DeviceKind::EMU;
@@ -20,11 +20,12 @@ TEST_CASE("a default context is the longest whose digests and INT4 keys fit gpu_
   check_default_length_in_budget(o);
 }
 
-TEST_CASE("a context that INT4 keys shorten names them, and what would hold more",
+TEST_CASE("a context that key codes shorten names them, and what would hold more",
           "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
   ContextOptions o = options();
   o.n_sessions = 1;
+  o.block_size = 64;  // digests take as many bytes for a block of any size
   const auto planned = [&](SelectorKind selector, RankBy rank, uint64_t memory) {
     o.selection.selector = selector;
     o.selection.rank = rank;
@@ -46,34 +47,41 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   o.n_ctx = 0;
   std::snprintf(taken, sizeof taken, "take %.1f MiB more memory than digests",
                 double(plan.selector_state - digests.digests) / (1 << 20));
-  CHECK_THAT(plan.context_note, Catch::Contains("INT4 keys of selector share") &&
+  CHECK_THAT(plan.context_note, Catch::Contains("key codes of selector share") &&
                                     Catch::Contains(taken) && Catch::Contains("(selector psa, ") &&
                                     Catch::Contains(more));
-  CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
+  CHECK_THAT(psa.context_note, !Catch::Contains("key codes"));
   CHECK_THAT(planned(SelectorKind::DENSE, RankBy::DIGESTS, memory).context_note,
-             !Catch::Contains("INT4"));
+             !Catch::Contains("key codes"));
   // Where only the ranking needs them, the ranking is named.
   const MemoryPlan ranked = planned(SelectorKind::PSA, RankBy::CODES, memory);
   CHECK(ranked.n_ctx < psa.n_ctx);
   CHECK_THAT(ranked.context_note, Catch::Contains("(rank digests, ") && Catch::Contains(more));
+  // In blocks of 16 tokens the keys take no more than the digests, so they shorten nothing.
+  o.block_size = 16;
+  const MemoryPlan small = planned(SelectorKind::SHARE, RankBy::DIGESTS, memory);
+  CHECK(small.n_ctx < model->config.n_ctx);
+  CHECK(small.n_ctx >= planned(SelectorKind::PSA, RankBy::DIGESTS, memory).n_ctx);
+  CHECK_THAT(small.context_note, !Catch::Contains("key codes"));
+  o.block_size = 64;
   // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
-  // INT4 keys, on emu.
+  // key codes, on emu.
   CHECK(std::string(planned(SelectorKind::SHARE, RankBy::DIGESTS, uint64_t(1) << 40).context_note)
             .empty());
   o.device = DeviceKind::EMU;
   o.gpu_mem = 60 << 20;
   const MemoryPlan emu = planned(SelectorKind::SHARE, RankBy::DIGESTS, uint64_t(1) << 40);
-  CHECK_THAT(emu.context_note, Catch::Contains("gpu-mem") && !Catch::Contains("INT4"));
+  CHECK_THAT(emu.context_note, Catch::Contains("gpu-mem") && !Catch::Contains("key codes"));
 }
 
-TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[limits][context]") {
+TEST_CASE("errors about key codes name the lengths and selectors that fit", "[limits][context]") {
   Config config;
   config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1,
   config.head_dim = 64;
   config.layers.resize(1);
   ContextOptions o = options();
   o.selection.selector = SelectorKind::SHARE;
-  // Bytes a token with INT4 keys and without.
+  // Bytes a token with key codes and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
     const std::string text = ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
       const bool codes = make_selector(r.options.selection)->reads_codes();
@@ -81,7 +89,7 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
     });
     return name_settings(text, nullptr);
   };
-  const std::string psa = "selector psa (without INT4 keys of all tokens; it may lose answers)";
+  const std::string psa = "selector psa (without key codes; it may lose answers)";
   CHECK(ways(32768 * 10, 20, 10) == "; these fit: ctx up to 16384, or " + psa);
   CHECK(ways(32768 * 10 - 1, 20, 10) == "; these fit: ctx up to 15360");
   CHECK(ways(32768 * 10, 2000, 10) == "; these fit: " + psa);
@@ -93,7 +101,7 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   o.selection.selector = SelectorKind::AUTO;  // stands for share in a context of this length
   CHECK(ways(32768 * 10, 20, 10) == "; these fit: ctx up to 16384, or " + psa);
   o.selection.selector = SelectorKind::TOPK;
-  CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
+  CHECK(ways(32768 * 10, 20, 10).empty());  // it has no key codes, so it is not they
   o.selection.rank = RankBy::CODES;
   CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or rank digests (without"));
   o.selection.selector = SelectorKind::TWILIGHT;

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/attend/papers/paper_parts.h"
 #include "kernels/cuda/select/int4.cuh"
-#include "select/int4_keys.h"
+#include "select/papers/int4_keys.h"
 #include "tests/kernels/cuda/papers/ranked.h"
 #include "tests/option_text.h"
 
