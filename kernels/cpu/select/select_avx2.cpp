@@ -150,6 +150,8 @@ struct SelectAvx2 : Avx2 {
         store(of_mean + h * 16 + t, load(scales + t) * (set1(q.step[h]) * joined));
       }
     }
+    float centre[H], step[H];
+    for (int h = 0; h < H; h++) centre[h] = q.centre(h), step[h] = q.upper_step(h);
     const int64_t groups = run.block_size / kInt4Group;
     for (int64_t i = 0; i < run.n_blocks * groups; i++)
       for (int t = 0; t < kInt4Group; t += kLanes) {
@@ -157,10 +159,9 @@ struct SelectAvx2 : Avx2 {
         int2_dots<H>(run.codes + i * int2_group_bytes(run.d) + t * 4, words, q, dots);
         const Vec scale = load_f16(run.scales + i * kInt4Group + t);
         for (int h = 0; h < H; h++) {
-          const Vec dot =
-              _mm256_cvtepi32_ps(dots[h]) - set1(1.5f * static_cast<float>(q.totals[2 * h]));
+          const Vec dot = _mm256_cvtepi32_ps(dots[h]) - set1(centre[h]);
           store(out + h * ldo + i * kInt4Group + t,
-                scale * (set1(256 * q.step[h]) * dot) + set1(of_mean[h * 16 + i / groups]));
+                scale * (set1(step[h]) * dot) + set1(of_mean[h * 16 + i / groups]));
         }
       }
   }

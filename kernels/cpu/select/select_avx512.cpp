@@ -102,7 +102,8 @@ struct SelectAvx512 : Avx512 {
   // Writes the scores of T groups. of_mean[16 h]: product of head h with the mean of their block.
   template <int H, int T>
   static void int2_groups(const Int2Run& run, const Int2Query& q, int64_t group,
-                          const float* of_mean, float* out, int64_t ldo) {
+                          const float (&centre)[H], const float (&step)[H], const float* of_mean,
+                          float* out, int64_t ldo) {
     const int words = int2_words(run.d);
     const int64_t bytes = int2_group_bytes(run.d);
     const __m512i low = _mm512_set1_epi8(3);
@@ -125,10 +126,9 @@ struct SelectAvx512 : Avx512 {
     for (int t = 0; t < T; t++) {
       const Vec scale = load_f16(run.scales + (group + t) * kInt4Group);
       for (int h = 0; h < H; h++) {
-        const Vec dot =
-            _mm512_cvtepi32_ps(sum[t][h]) - set1(1.5f * static_cast<float>(q.totals[2 * h]));
+        const Vec dot = _mm512_cvtepi32_ps(sum[t][h]) - set1(centre[h]);
         store(out + h * ldo + (group + t) * kInt4Group,
-              scale * (set1(256 * q.step[h]) * dot) + set1(of_mean[h * 16]));
+              scale * (set1(step[h]) * dot) + set1(of_mean[h * 16]));
       }
     }
   }
@@ -151,17 +151,20 @@ struct SelectAvx512 : Avx512 {
       store(of_mean + h * 16,
             load_n(run.mean_scales, static_cast<int>(run.n_blocks)) * (set1(q.step[h]) * joined));
     }
+    float centre[H], step[H];
+    for (int h = 0; h < H; h++) centre[h] = q.centre(h), step[h] = q.upper_step(h);
     constexpr int T = H > 4 ? 1 : H > 2 ? 2 : 4;
     const int64_t groups = run.block_size / kInt4Group;
     for (int64_t b = 0; b < run.n_blocks; b++) {
       int64_t i = b * groups;
       if constexpr (T == 4)
         for (; i + 4 <= (b + 1) * groups; i += 4)
-          int2_groups<H, 4>(run, q, i, of_mean + b, out, ldo);
+          int2_groups<H, 4>(run, q, i, centre, step, of_mean + b, out, ldo);
       if constexpr (T >= 2)
         for (; i + 2 <= (b + 1) * groups; i += 2)
-          int2_groups<H, 2>(run, q, i, of_mean + b, out, ldo);
-      for (; i < (b + 1) * groups; i++) int2_groups<H, 1>(run, q, i, of_mean + b, out, ldo);
+          int2_groups<H, 2>(run, q, i, centre, step, of_mean + b, out, ldo);
+      for (; i < (b + 1) * groups; i++)
+        int2_groups<H, 1>(run, q, i, centre, step, of_mean + b, out, ldo);
     }
   }
 };
