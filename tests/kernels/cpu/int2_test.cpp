@@ -299,7 +299,7 @@ TEST_CASE("equal keys have no residual in 2 bits, and zeros no mean either") {
       std::fill(keys.value.begin(), keys.value.end(), value);
       keys.store();
       const BlockCodes codes(k, keys);
-      // The Walsh-Hadamard transform of equal numbers is 0 but for the first.
+      // The Walsh-Hadamard transform of equal numbers is 0 except for the first.
       for (int j = 0; j < 64; ++j)
         CHECK(codes.mean(0, j) == Approx(j == 0 ? 8 * double(value) : 0).epsilon(1e-6));
       for (int t = 0; t < 16; ++t) CHECK(codes.scale(t) <= std::fabs(value) * 1e-5);
