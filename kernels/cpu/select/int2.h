@@ -29,8 +29,8 @@ static inline void int2_load(void (*load)(const void*, int64_t, int64_t, int64_t
 }
 
 // int2_totals returns the totals of a query in int4_query's form; int2_joined its product with a
-// block's means, hi and lo being the products of its digits with the means plus 128; int2_centred
-// the product of its upper digits with codes less 1.5.
+// block's means, hi and lo being the products of its digits with the means plus 128; int2_centre
+// what the product of its upper digits with codes exceeds that with codes less 1.5 by.
 static inline const int32_t* int2_totals(const void* query, int g, int d) {
   return reinterpret_cast<const int32_t*>(static_cast<const char*>(query) + int4_query_digits(g) +
                                           int4_digit_bytes(g, d));
@@ -38,9 +38,7 @@ static inline const int32_t* int2_totals(const void* query, int g, int d) {
 static inline float int2_joined(int32_t hi, int32_t lo, int32_t total) {
   return (256 * static_cast<float>(hi) + static_cast<float>(lo)) - 128 * static_cast<float>(total);
 }
-static inline float int2_centred(int32_t dot, int32_t total) {
-  return static_cast<float>(dot) - 1.5f * static_cast<float>(total);
-}
+static inline float int2_centre(int32_t total) { return 1.5f * static_cast<float>(total); }
 
 static inline void int2_encode_impl(void (*load)(const void*, int64_t, int64_t, int64_t, KvType,
                                                  float*),

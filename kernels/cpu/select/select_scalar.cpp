@@ -69,7 +69,8 @@ void int2_score(const Int2Run& run, const void* query, int g, float* out, int64_
         for (int j = 0; j < run.d; j++)
           dot += (group[j / 16 * 64 + j % 4] >> j % 16 / 4 * 2 & 3) * *digits_of(query, g, j, h);
         out[h * ldo + token] =
-            f16_to_f32(run.scales[token]) * (256 * step[h] * int2_centred(dot, totals[2 * h])) +
+            f16_to_f32(run.scales[token]) *
+                (256 * step[h] * (static_cast<float>(dot) - int2_centre(totals[2 * h]))) +
             of_mean;
       }
     }

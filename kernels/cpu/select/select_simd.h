@@ -64,7 +64,7 @@ struct Int2Query {
   const int8_t* digits;
   int g;
   // Returns the numbers of head i that turn its sums into scores.
-  float centre(int i) const { return 1.5f * static_cast<float>(totals[2 * i]); }
+  float centre(int i) const { return int2_centre(totals[2 * i]); }
   float upper_step(int i) const { return 256 * step[i]; }
   // Returns four dimensions of head h + i, of the upper digits (0) or the lower ones (1).
   int32_t four(int quad, int digit, int i) const {

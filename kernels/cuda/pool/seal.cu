@@ -1,8 +1,7 @@
 // Turns full tails into blocks like all others: copies them to their host blocks and, if a victim's
 // slot is available, into the pool, and builds their index.
 #include "kernels/cuda/attend/decode.cuh"
-#include "kernels/cuda/select/int2.h"
-#include "kernels/cuda/select/int4.cuh"
+#include "kernels/cuda/select/code_bytes.h"
 
 namespace riffle::cuda {
 namespace {
@@ -47,9 +46,7 @@ Status index_tails(const Seal& a, const SealRun& run, cudaStream_t stream) {
         status != cudaSuccess)
       return status;
   if (a.codes == nullptr) return cudaSuccess;
-  const int64_t bytes = a.kind == KeyCodes::Int2
-                            ? int2_block_bytes(layout.block_size, layout.head_dim)
-                            : int4_block_bytes(layout.block_size, layout.head_dim);
+  const int64_t bytes = code_bytes(a.kind, layout.block_size, layout.head_dim);
   return encode_keys(a.kind, from, 1, 0, 1, tails, layout, a.codes + entry * bytes,
                      a.sequence.max_blocks, stream);
 }

@@ -151,8 +151,9 @@ __device__ inline int enter(const uint4 (*keeps)[kWarps], int ctas, int first_bl
 }
 
 // Subtracts from each head's unread share the weight of the candidates that have a bit in `any` (of
-// the lane's kEach candidates of a chunk), since they are read, and enters that no mass of theirs
-// is left. masses_of: place of a head's log masses of these candidates.
+// the lane's kEach candidates of a chunk), since they are read, and sets their stored masses to
+// nothing, so that they are not sampled. masses_of: place of a head's log masses of these
+// candidates.
 template <int kHeads, class MassesOf>
 __device__ inline void take_back(const uint4& any, float (&weight)[kEach], int own_heads,
                                  MassesOf&& masses_of, const ChooseMemory& memory,
@@ -243,9 +244,8 @@ __device__ inline void sample_head(const RowGeometry& r, WeightsOf&& weights_of,
   }
 }
 
-// Samples the candidates for the CTA's heads.
-// weight: if the CTA has one head and its candidates fit one chunk, their weights, 0 for those that
-// are read; otherwise unused.
+// Samples the candidates for the CTA's heads. weight: if the CTA has one head and its candidates
+// fit one chunk, their weights, 0 for those that are read; otherwise unused.
 template <int kHeads, class MassesOf>
 __device__ inline void sample_heads(const ChooseArgs& a, const RowGeometry& r, int row, int cta,
                                     float log2_factor, int own_heads, MassesOf&& masses_of,
@@ -288,8 +288,9 @@ __device__ inline void sample_heads(const ChooseArgs& a, const RowGeometry& r, i
 }
 
 // Enters the samples of all heads after the row's other positions, each block once. A block counts
-// as many times as it was chosen, over the number expected of its weight. All threads of one CTA
-// call it. n_before: positions before them, in the first warp. Returns the number of samples there.
+// (times chosen) / (expected times) times. All threads of one CTA call it. n_before: positions
+// before the samples; only the first warp needs it. Returns the number of samples to the first
+// warp, 0 to the others.
 __device__ inline int enter_samples(const ChooseArgs& a, int row, int n_before, int32_t* order,
                                     ChooseMemory& memory) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

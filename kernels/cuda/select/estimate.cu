@@ -52,7 +52,7 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, const Part&
 #pragma unroll
     for (int i = 0; i < Steps; ++i)
       x[i] = h < part.n && lane + 32 * i < d ? q[lane + 32 * i] * a.scale : 0;
-    if (a.step.layout.type != KvType::Q8) rotate(x, d);  // Q8 comes rotated
+    if (a.step.layout.type != KvType::Q8) hadamard_warp(x, d);  // Q8 comes rotated
 #pragma unroll
     for (int i = 0; i < Steps; ++i) {
       largest = fmaxf(largest, fabsf(x[i])), sum += x[i];

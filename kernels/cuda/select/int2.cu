@@ -86,7 +86,7 @@ __global__ __launch_bounds__(kThreads) void encode_kernel(const __grid_constant_
       const int j = lane + 32 * i;
       x[i] = j < d ? in_range(kv_at(a.layout.type, from, d, first + t, j)) : 0;
     }
-    if (a.layout.type != KvType::Q8) rotate(x, d);  // Q8 is stored rotated
+    if (a.layout.type != KvType::Q8) hadamard_warp(x, d);  // Q8 is stored rotated
 #pragma unroll
     for (int i = 0; i < Steps; ++i) keys[t][lane + 32 * i] = x[i];
   }

@@ -1,4 +1,4 @@
-// The rotation of vectors before they become 2-bit codes, or digits that meet such codes.
+// The transform of vectors before they become 2-bit codes, or digits that meet such codes.
 #pragma once
 #include "kernels/common/hadamard.h"
 #include "kernels/cuda/attend/decode.cuh"
@@ -6,9 +6,9 @@
 
 namespace riffle::cuda {
 
-// Rotates a vector as hadamard() does. Lane i of a warp has its dimensions i, i + 32, ...
+// Transforms a vector as hadamard() does. Lane i of a warp has its dimensions i, i + 32, ...
 template <int Steps>
-__device__ inline void rotate(float (&x)[Steps], int d) {
+__device__ inline void hadamard_warp(float (&x)[Steps], int d) {
   const int block = hadamard_block(d), lane = threadIdx.x % 32;
 #pragma unroll
   for (int half = 1; half < 32; half *= 2) {

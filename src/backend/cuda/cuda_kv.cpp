@@ -24,15 +24,6 @@ SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int l
   return b;
 }
 
-int64_t code_bytes(KeyCodes kind, const BlockLayout& layout) {
-  switch (kind) {
-    case KeyCodes::None: return 0;
-    case KeyCodes::Int2: return int2_block_bytes(layout.block_size, layout.head_dim);
-    case KeyCodes::Int4: return int4_block_bytes(layout.block_size, layout.head_dim);
-  }
-  return 0;
-}
-
 uint64_t kept_bytes(const Config& c, const KvShape& shape, const StepSelection& selection,
                     int64_t max_blocks) {
   return std::max(1, shape.choices()) *
@@ -55,7 +46,8 @@ MemoryList session_list(const Config& c, const KvShape& shape, const DigestSpec&
   add("addresses of host blocks", b.host_table);
   // Planned even if working sets are not counted.
   add("stamps of last use", b.last_use);
-  add("key codes", b.entries * code_bytes(selection.codes(), shape.layout(shape.index_layer())));
+  const BlockLayout index = shape.layout(shape.index_layer());
+  add("key codes", b.entries * code_bytes(selection.codes(), index.block_size, index.head_dim));
   add("last selections", kept_bytes(c, shape, selection, blocks));
   add("newest blocks", b.tails);
   add("last selections", b.expected);

@@ -14,8 +14,7 @@
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/step_selection.h"
 #include "kernels/cuda/pool/pool.h"
-#include "kernels/cuda/select/int2.h"
-#include "kernels/cuda/select/int4.cuh"
+#include "kernels/cuda/select/code_bytes.h"
 #include "kernels/cuda/select/select.h"
 #include "kv/kv_store.h"
 #include "kv/page_tables.h"
@@ -45,7 +44,7 @@ struct CudaSequence : PagedSequence {
   Buffer host_table, digests, bound_factor, tails;
   Buffer expected;  // for a sequence's next token, and for each that may be computed ahead
   Buffer kept;      // data that a selection keeps from step to step; empty until one wants it
-  Buffer codes;     // codes of keys, of this kind; empty until a selector wants them
+  Buffer codes;     // key codes of kind `kind`; empty until a selector wants them
   KeyCodes kind = KeyCodes::None;
   Buffer last_use;  // StepSequence::last_use; empty until a step needs it
   int counted_window =
@@ -69,8 +68,6 @@ struct SequenceBytes {
 };
 SequenceBytes sequence_bytes(const KvShape& shape, const DigestSpec& spec, int lookup,
                              int64_t max_blocks);
-// Returns the bytes of a block's codes.
-int64_t code_bytes(KeyCodes kind, const BlockLayout& layout);
 // Returns the bytes that a selection keeps of a sequence from step to step.
 uint64_t kept_bytes(const Config& config, const KvShape& shape, const StepSelection& selection,
                     int64_t max_blocks);
@@ -239,9 +236,9 @@ class CudaKv : public KvStore, PagedPool {
   void open_prompt_memory();
   void close_prompt_memory();
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
-  int64_t code_bytes(KeyCodes kind) const;
-  void encode(KeyCodes kind, const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
-              int heads, const KvLayout& layout, std::byte* codes, int64_t max_blocks);
+  int64_t code_bytes(KeyCodes kind) const {
+    return cuda::code_bytes(kind, index_layout().block_size, index_layout().head_dim);
+  }
   void forget_kept(CudaSequence& d);
   void reset_pool();
   void use_slot_pool();

@@ -18,18 +18,8 @@ void CudaKv::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
                         d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
           "building digests");
   if (d.codes.size() == 0) return;
-  encode(d.kind, base, n_blocks, first, last, heads, l,
-         d.codes.as<std::byte>() + entry * code_bytes(d.kind), d.max_blocks);
-}
-
-int64_t CudaKv::code_bytes(KeyCodes kind) const {
-  return cuda::code_bytes(kind, shape().layout(shape().index_layer()));
-}
-
-void CudaKv::encode(KeyCodes kind, const std::byte* base, int64_t n_blocks, int64_t first,
-                    int64_t last, int heads, const KvLayout& layout, std::byte* codes,
-                    int64_t max_blocks) {
-  check(encode_keys(kind, base, n_blocks, first, last, heads, layout, codes, max_blocks, *compute_),
+  check(encode_keys(d.kind, base, n_blocks, first, last, heads, l,
+                    d.codes.as<std::byte>() + entry * code_bytes(d.kind), d.max_blocks, *compute_),
         "coding keys");
 }
 
@@ -102,8 +92,10 @@ void CudaKv::require_codes(SequenceKv& s, KeyCodes kind) {
   for (int layer = 0; full > 0 && layer < shape().n_layers(); ++layer)
     for (int h = 0; shape().indexed(layer) && h < shape().heads(layer); ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      encode(kind, head, full, 0, full, 1, layout(layer),
-             codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(kind), d.max_blocks);
+      check(encode_keys(kind, head, full, 0, full, 1, layout(layer),
+                        codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(kind),
+                        d.max_blocks, *compute_),
+            "coding keys");
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);

@@ -12,21 +12,13 @@
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 #include "tests/kernels/cpu/each_isa.h"
+#include "tests/kernels/cpu/line_memory.h"
 
 using namespace riffle::cpu;
+using riffle::test::Memory;
+using riffle::test::memory;
 
 namespace {
-
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<uint8_t, Free>;
-Memory memory(size_t bytes) {
-  const size_t whole = (bytes + 63) / 64 * 64;
-  Memory m(static_cast<uint8_t*>(std::aligned_alloc(64, whole)));
-  std::memset(m.get(), 0xee, whole);
-  return m;
-}
 
 template <class F>
 void for_each_isa(F test) {

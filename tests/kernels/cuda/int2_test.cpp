@@ -11,6 +11,7 @@
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/attend/decode_parts.h"
+#include "tests/kernels/cuda/coded_layout.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/kv_rows.h"
 
@@ -18,21 +19,12 @@ using namespace riffle;
 using namespace riffle::cuda;
 using test::check_cuda;
 using test::DeviceArray;
+using test::layout_of;
 using test::skip;
 using test::store_rows;
+using test::twin;
 
 namespace {
-
-KvLayout layout_of(cuda::KvType type, int block_size, int d) {
-  KvLayout l;
-  l.type = type;
-  l.block_size = block_size;
-  l.head_dim = d;
-  l.value_offset = block_size * cuda::kv_row_bytes(type, d);
-  l.block_bytes = (2 * l.value_offset + 63) / 64 * 64;
-  return l;
-}
-cpu::KvType twin(cuda::KvType type) { return static_cast<cpu::KvType>(type); }
 
 // A unit's codes by the CPU's encoder.
 struct CpuUnit {

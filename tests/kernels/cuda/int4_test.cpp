@@ -7,6 +7,7 @@
 
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
+#include "tests/kernels/cuda/coded_layout.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/kv_rows.h"
 
@@ -14,23 +15,10 @@ using namespace riffle;
 using namespace riffle::cuda;
 using test::check_cuda;
 using test::DeviceArray;
+using test::layout_of;
 using test::skip;
 using test::store_rows;
-
-namespace {
-
-KvLayout layout_of(cuda::KvType type, int block_size, int d) {
-  KvLayout l;
-  l.type = type;
-  l.block_size = block_size;
-  l.head_dim = d;
-  l.value_offset = block_size * cuda::kv_row_bytes(type, d);
-  l.block_bytes = (2 * l.value_offset + 63) / 64 * 64;
-  return l;
-}
-cpu::KvType twin(cuda::KvType type) { return static_cast<cpu::KvType>(type); }
-
-}  // namespace
+using test::twin;
 
 TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
   if (skip()) return;
