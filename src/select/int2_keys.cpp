@@ -37,17 +37,17 @@ void Int2Keys::encode(const std::byte* block, std::byte* segment, int at) const 
 
 // The buffer also has room for the rotated queries, after the form.
 size_t Int2Keys::query_bytes(int g) const {
-  return cpu::int4_query_bytes(g, layout_.head_dim) + size_t(g) * layout_.head_dim * sizeof(float);
+  return cpu::int2_query_bytes(g, layout_.head_dim) + size_t(g) * layout_.head_dim * sizeof(float);
 }
 
 void Int2Keys::prepare_query(const float* q, int g, void* query) const {
   const int d = layout_.head_dim;
   auto* rotated =
-      reinterpret_cast<float*>(static_cast<std::byte*>(query) + cpu::int4_query_bytes(g, d));
+      reinterpret_cast<float*>(static_cast<std::byte*>(query) + cpu::int2_query_bytes(g, d));
   std::copy_n(q, int64_t(g) * d, rotated);
   if (layout_.type != cpu::KvType::Q8)  // Q8's queries arrive rotated
     for (int h = 0; h < g; ++h) hadamard(rotated + int64_t(h) * d, d);
-  kernels_->select.int4_query(rotated, g, d, query);
+  kernels_->select.int2_query(rotated, g, d, query);
 }
 
 void Int2Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out,

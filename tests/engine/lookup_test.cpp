@@ -239,25 +239,30 @@ TEST_CASE("sessions that compute ahead together give what each gives alone",
 }
 
 TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup][arithmetic]") {
-  Runtime a(with(SelectorKind::SHARE, 0)), b(with(SelectorKind::SHARE, 9));
-  Answered got[2][3];
-  Runtime* runtimes[] = {&a, &b};
-  for (int i = 0; i < 2; ++i) {
-    Runtime& r = *runtimes[i];
-    riffle_session* s = r.session();
-    auto text = quoting_prompt(91);
-    for (int turn = 0; turn < 3; ++turn) {
-      r.check(riffle_prefill_to(s, text.data(), text.size(), nullptr, nullptr));
-      got[i][turn] = answers(r, {s}, {answer_of(17 + turn, turn == 1 ? 0.7f : 0, 7)})[0];
-      const auto& tokens = got[i][turn].tokens;
-      text.insert(text.end(), tokens.begin(), tokens.end());
-      // The answer is cut back, or goes on: both from logits of a session that computed ahead.
-      if (turn == 1) text.resize(text.size() - 9);
-      else text.insert(text.end(), {700, 701, 702});
+  uint64_t accepted = 0;
+  for (const uint32_t seed : {91, 92, 93}) {
+    Runtime a(with(SelectorKind::SHARE, 0)), b(with(SelectorKind::SHARE, 9));
+    Answered got[2][3];
+    Runtime* runtimes[] = {&a, &b};
+    for (int i = 0; i < 2; ++i) {
+      Runtime& r = *runtimes[i];
+      riffle_session* s = r.session();
+      auto text = quoting_prompt(seed);
+      for (int turn = 0; turn < 3; ++turn) {
+        r.check(riffle_prefill_to(s, text.data(), text.size(), nullptr, nullptr));
+        got[i][turn] = answers(r, {s}, {answer_of(37 + turn, turn == 1 ? 0.7f : 0, 7)})[0];
+        const auto& tokens = got[i][turn].tokens;
+        text.insert(text.end(), tokens.begin(), tokens.end());
+        // The answer is cut back, or goes on: both from logits of a session that computed ahead.
+        if (turn == 1) text.resize(text.size() - 9);
+        else text.insert(text.end(), {700, 701, 702});
+      }
     }
+    for (int turn = 0; turn < 3; ++turn) CHECK(same_answer(got[1][turn], got[0][turn]));
+    accepted += b.stats().lookup_accepted;
   }
-  for (int turn = 0; turn < 3; ++turn) CHECK(same_answer(got[1][turn], got[0][turn]));
-  CHECK(b.stats().lookup_accepted > 1);
+  // Answers depend on the instruction set. In one conversation they may quote nothing.
+  CHECK(accepted > 3);
 }
 
 TEST_CASE("lookup is refused where it cannot work", "[lookup]") {

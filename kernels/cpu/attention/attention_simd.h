@@ -61,8 +61,8 @@ constexpr int dim_vectors(int heads) {
 }
 
 // o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at
-// j (the last of n_tail values if that is not 0).
-template <class S, class Rows, int H, int N, bool kTail>
+// j (the last of n_tail values if that is not 0). A token's p begin kStride after the last one's.
+template <class S, class Rows, int H, int kStride, int N, bool kTail>
 inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* tokens, int n,
                        int j, int n_tail, const float* w_old, const float* w_new, float* o,
                        const char* next) {
@@ -81,7 +81,7 @@ inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* 
       value[i] = kTail ? Rows::template load_n<S>(row, d, j, n_tail)
                        : Rows::template load<S>(row, d, j + i * L);
     for (int h = 0; h < H; h++) {
-      const Vec weight = S::set1(p[t * H + h]);
+      const Vec weight = S::set1(p[t * kStride + h]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(weight, value[i], sum[h][i]);
     }
   }
@@ -93,6 +93,28 @@ inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* 
       kTail ? S::store_n(out, merged, n_tail) : S::store(out, merged);
     }
   }
+}
+
+// Does so for all dimensions of heads [h, G).
+template <class S, class Rows, int G, int kStride, int h = 0>
+inline void add_all_values(const float* p, const char* v, int64_t d, const uint8_t* tokens, int n,
+                           const float* w_old, const float* w_new, float* o, const char* next) {
+  constexpr int L = S::kLanes, kMost = S::kRegisters / 4, H = G - h < kMost ? G - h : kMost,
+                N = dim_vectors<S>(H);
+  int j = 0;
+  for (; j + N * L <= d; j += N * L) {
+    add_values<S, Rows, H, kStride, N, false>(p + h, v, d, tokens, n, j, 0, w_old + h, w_new + h,
+                                              o + h * d, next);
+    next = nullptr;  // once is enough
+  }
+  for (; j + L <= d; j += L)
+    add_values<S, Rows, H, kStride, 1, false>(p + h, v, d, tokens, n, j, 0, w_old + h, w_new + h,
+                                              o + h * d, nullptr);
+  if (j < d)
+    add_values<S, Rows, H, kStride, 1, true>(p + h, v, d, tokens, n, j, static_cast<int>(d - j),
+                                             w_old + h, w_new + h, o + h * d, nullptr);
+  if constexpr (h + H < G)
+    add_all_values<S, Rows, G, kStride, h + H>(p, v, d, tokens, n, w_old, w_new, o, nullptr);
 }
 
 // Merged states of online softmaxes: m, the largest scores; s, the sums of weights; the factors of
@@ -108,10 +130,10 @@ inline MergedStates<S> merge_states(Vec m, Vec s, Vec m_part, Vec s_part) {
   return {top, S::fma(s_part, now, s * before), before, now};
 }
 
-// Attends to one block with H heads. tokens[n]: the tokens to attend to, n >= 1. Scores lie as
-// [token][head], so that kLanes/H tokens fill one vector and the softmax runs over all heads at
-// once.
-template <class S, class Rows, int H>
+// Attends to one block with G heads. tokens[n]: the tokens to attend to, n >= 1. Scores lie as
+// [token][H], so that kLanes/H tokens fill one vector and the softmax runs over all heads at once.
+// H is the power of two from G on; the scores of heads that do not exist are 0.
+template <class S, class Rows, int H, int G = H>
 void attend_heads(const float* q, int64_t d, const char* k, const char* v, const uint8_t* tokens,
                   int n, float* o, float* m, float* s, float* l_block, const char* next) {
   using Vec = typename S::Vec;
@@ -132,7 +154,7 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
       for (int i = 0; i < T; i++) key[i] = Rows::template load<S>(row[i], d, j);
-      for (int h = 0; h < H; h++) {
+      for (int h = 0; h < G; h++) {
         const Vec query = S::load(q + h * d + j);
         for (int i = 0; i < T; i++) sum[i * H + h] = S::fma(key[i], query, sum[i * H + h]);
       }
@@ -140,7 +162,7 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
         const Vec key = Rows::template load_n<S>(row[i], d, d_full, tail);
-        for (int h = 0; h < H; h++)
+        for (int h = 0; h < G; h++)
           sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
       }
     }
@@ -159,23 +181,14 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
   }
   total = fold_sum<S, H>(total);
 
-  const auto merged = merge_states<S>(S::load_n(m, H), S::load_n(s, H), largest, total);
-  S::store_n(l_block, largest + S::log(total), H);
-  S::store_n(s, merged.s, H);
-  S::store_n(m, merged.m, H);
-  alignas(64) float w1[L], w2[L];
-  S::store(w1, merged.before);
-  S::store(w2, merged.now);
-
-  constexpr int N = dim_vectors<S>(H);
-  int j = 0;
-  for (; j + N * L <= d; j += N * L) {
-    add_values<S, Rows, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
-    next = nullptr;  // once is enough
-  }
-  for (; j + L <= d; j += L)
-    add_values<S, Rows, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
-  if (j < d) add_values<S, Rows, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o, nullptr);
+  const auto merged = merge_states<S>(S::load_n(m, G), S::load_n(s, G), largest, total);
+  S::store_n(l_block, largest + S::log(total), G);
+  S::store_n(s, merged.s, G);
+  S::store_n(m, merged.m, G);
+  alignas(64) float before[L], now[L];
+  S::store(before, merged.before);
+  S::store(now, merged.now);
+  add_all_values<S, Rows, G, H>(p, v, d, tokens, n, before, now, o, next);
 }
 
 template <class S, class Rows>
@@ -185,17 +198,25 @@ void attend_tokens(const float* q, int g, int d, const void* block, int block_si
   const char *k = static_cast<const char*>(block), *next = static_cast<const char*>(next_block);
   const char* v = k + block_size * kv_row_bytes(Rows::kType, d);
   for (int h = 0; h < g;) {
-    const float* q_h = q + h * d;
-    float *o = state->o + h * d, *m = state->m + h, *s = state->s + h, *l = l_block + h;
-    if (S::kLanes >= 16 && g - h >= 16)
-      attend_heads<S, Rows, S::kLanes>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += S::kLanes;
-    else if (g - h >= 8)
-      attend_heads<S, Rows, 8>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 8;
-    else if (g - h >= 4)
-      attend_heads<S, Rows, 4>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 4;
-    else if (g - h >= 2)
-      attend_heads<S, Rows, 2>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 2;
-    else attend_heads<S, Rows, 1>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 1;
+    const auto some = [&]<int H, int G>() {
+      attend_heads<S, Rows, H, G>(q + h * d, d, k, v, tokens, n, state->o + h * d, state->m + h,
+                                  state->s + h, l_block + h, next);
+      h += G;
+    };
+    const int left = g - h;
+    if constexpr (S::kLanes >= 16)
+      if (left >= 16) {
+        some.template operator()<16, 16>();
+        continue;
+      }
+    if (left >= 8) some.template operator()<8, 8>();
+    else if (left == 7) some.template operator()<8, 7>();
+    else if (left == 6) some.template operator()<8, 6>();
+    else if (left == 5) some.template operator()<8, 5>();
+    else if (left == 4) some.template operator()<4, 4>();
+    else if (left == 3) some.template operator()<4, 3>();
+    else if (left == 2) some.template operator()<2, 2>();
+    else some.template operator()<1, 1>();
   }
 }
 

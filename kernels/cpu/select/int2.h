@@ -4,6 +4,7 @@
 #include "kernels/common/agreed.h"
 #include "kernels/common/hadamard.h"
 #include "kernels/common/half.h"
+#include "kernels/cpu/select/int4.h"
 #include "kernels/cpu/select/select.h"
 
 namespace riffle::cpu {
@@ -28,7 +29,25 @@ static inline void int2_load(void (*load)(const void*, int64_t, int64_t, int64_t
   if (type != KvType::Q8) hadamard(key, d);
 }
 
-// int2_totals returns the totals of a query in int4_query's form; int2_joined its product with a
+static inline void int2_query_impl(const float* q, int g, int d, void* query) {
+  int4_query_impl(q, g, d, query);
+  auto* bytes = static_cast<char*>(query);
+  const char* digits = bytes + int4_query_digits(g);
+  char* repeated = bytes + int2_repeated_at(g, d);
+  auto* pairs = reinterpret_cast<int16_t*>(bytes + int2_pairs_at(g, d));
+  for (int quad = 0; quad < 4 * int2_words(d); quad++)
+    for (int h = 0; h < g; h++, repeated += 32, pairs += 4) {
+      const char *hi = digits + (int64_t(quad) * 2 * g + h) * 4, *lo = hi + int64_t(g) * 4;
+      for (int i = 0; i < 8; i++) __builtin_memcpy(repeated + 4 * i, hi, 4);
+      for (int i = 0; i < 4; i++) {
+        const int j = i % 2 * 2 + i / 2;
+        pairs[i] =
+            static_cast<int16_t>(256 * static_cast<int8_t>(hi[j]) + static_cast<int8_t>(lo[j]));
+      }
+    }
+}
+
+// int2_totals returns the totals of a query; int2_joined its product with a
 // block's means, hi and lo being the products of its digits with the means plus 128; int2_centre
 // what the product of its upper digits with codes exceeds that with codes less 1.5 by.
 static inline const int32_t* int2_totals(const void* query, int g, int d) {

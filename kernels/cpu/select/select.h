@@ -35,11 +35,24 @@ static constexpr int64_t int4_query_bytes(int g, int d) {
 //                                            16w+8+i and 16w+12+i, the first in its lowest bits
 // The means of 16 consecutive blocks lie as the codes of 16 tokens do, in 8 bits, plus 128:
 //   means  [4 ceil(d/16)][16 blocks][4 bytes]
+// A rotated query's form for them is int4_query's, then from the next cache line on
+//   repeated  [4 ceil(d/16)][g][8][4]   the upper digits of four dimensions, eight times: a whole
+//                                       vector, so that a product takes it from memory
+//   pairs     [4 ceil(d/16)][g][4] i16  the values of four dimensions, in the order 0, 2, 1, 3
 // A rotated key_j is about mean_scale * (mean_j - 128) + scale * (code_j - 1.5).
 static constexpr int kInt2Dims = 4096;  // the most dimensions
 static constexpr int int2_words(int d) { return (d + 15) / 16; }
 static constexpr int64_t int2_group_bytes(int d) { return int64_t(int2_words(d)) * 64; }
 static constexpr int64_t int2_mean_bytes(int d) { return int64_t(int2_words(d)) * 256; }
+static constexpr int64_t int2_repeated_at(int g, int d) {
+  return (int4_query_bytes(g, d) + 63) / 64 * 64;
+}
+static constexpr int64_t int2_pairs_at(int g, int d) {
+  return int2_repeated_at(g, d) + int64_t(int2_words(d)) * 128 * g;
+}
+static constexpr int64_t int2_query_bytes(int g, int d) {
+  return int2_pairs_at(g, d) + int64_t(int2_words(d)) * 32 * g;
+}
 // Distance between neighbouring levels, in standard deviations: the one with the least mean square
 // error of a normal deviate, 0.119 of its variance.
 static constexpr float kInt2Step = 0.9957f;
@@ -77,9 +90,11 @@ struct SelectKernels {
 
   // Encodes the keys K[block_size][d] of a block.
   void (*int2_encode)(const void* k, KvType type, int block_size, int d, const Int2Block& out);
-  // out[h*ldo + t] = q_h . decoded key t, for the tokens of a run. query: int4_query's form of the
-  // rotated queries. Codes are multiplied by the upper digits alone: leaving out
-  // the lower ones errs far less than the codes do.
+  // q: f32 [g][d], rotated. query is 64-byte aligned.
+  void (*int2_query)(const float* q, int g, int d, void* query);
+  // out[h*ldo + t] = q_h . decoded key t, for the tokens of a run. query: int2_query's form. Codes
+  // are multiplied by the upper digits alone: leaving out the lower ones errs far less than the
+  // codes do.
   void (*int2_score)(const Int2Run& run, const void* query, int g, float* out, int64_t ldo);
 
   // w[i] = exp(s[i] - top), top = max s (w may be s). Returns the sum of fixed(w[i]), the weight in

@@ -21,11 +21,33 @@ struct SelectAvx2 : Avx2 {
   }
   using Whole = __m256i;  // 8 sums
   static Whole no_whole() { return _mm256_setzero_si256(); }
-  static Whole add_whole(Whole sum, Vec w) {
-    return _mm256_add_epi32(sum, _mm256_cvtps_epi32(w * set1(kFixedBlockOne)));
+  // Leaves out of exp() what only results below 2^-25 need.
+  static Whole add_whole(Whole sum, Vec x) {
+    x = _mm256_max_ps(set1(-18), x);
+    const Vec n = round(x * set1(kExpPerLn2));
+    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), x));
+    Vec y = fma(set1(kExpTerm5 * kFixedBlockOne), f, set1(kExpTerm4 * kFixedBlockOne));
+    y = fma(y, f, set1(kExpTerm3 * kFixedBlockOne));
+    y = fma(y, f, set1(kExpTerm2 * kFixedBlockOne));
+    y = fma(y, f, set1(kFixedBlockOne));
+    y = fma(y, f, set1(kFixedBlockOne));
+    const __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    y = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), power));
+    return _mm256_add_epi32(sum, _mm256_cvtps_epi32(y));
   }
   static void total_whole(const Whole sums[8], float* totals) {
     store(totals, _mm256_cvtepi32_ps(transpose_sum(sums)) * set1(1 / kFixedBlockOne));
+  }
+  static void largest_of(const Vec* x, float* largest) {
+    const auto two = [](Vec a, Vec b) {
+      return max(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    };
+    const auto four = [](Vec a, Vec b) {
+      return max(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+    };
+    const Vec a = four(two(x[0], x[1]), two(x[2], x[3])),
+              b = four(two(x[4], x[5]), two(x[6], x[7]));
+    store(largest, max(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
   }
 
   static constexpr int kScoreHeads = 2;
@@ -86,52 +108,81 @@ struct SelectAvx2 : Avx2 {
     }
   }
 
-  static constexpr int kInt2Heads = 4;
+  static constexpr int kInt2Heads = 8;
 
-  // Returns the products of 8 tokens' codes with the upper digits of H heads. Two products of a
-  // code (3 at most) and a digit fit 16 bits 43 times over, so only every eighth word (32 products
-  // of two) is carried into 32 bits.
+  static __m256i aligned(const void* p) {
+    return _mm256_load_si256(static_cast<const __m256i*>(p));
+  }
+
+  // Writes the products of a run's codes with the upper digits of H heads, [h][ld]. Two products of
+  // a code (3 at most) and a digit fit 16 bits 43 times over, so only every eighth word (32
+  // products of two) is carried into 32 bits.
   template <int H>
-  static void int2_dots(const uint8_t* codes, int words, const Int2Query& q, __m256i* dots) {
+  static void int2_dots(const uint8_t* codes, int64_t groups, int words, const Int2Query& q,
+                        int32_t* dots, int64_t ld) {
     const __m256i low = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
-    for (int h = 0; h < H; h++) dots[h] = _mm256_setzero_si256();
-    for (int w0 = 0; w0 < words; w0 += 8) {
-      __m256i part[H];
-      for (int h = 0; h < H; h++) part[h] = _mm256_setzero_si256();
-      for (int w = w0; w < words && w < w0 + 8; w++) {
-        const __m256i all = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + w * 64));
-        for (int field = 0; field < 4; field++) {
-          const __m256i code = _mm256_and_si256(_mm256_srli_epi16(all, 2 * field), low);
+    const int64_t quad = int64_t(q.g) * 32;
+    for (int64_t i = 0; i < 2 * groups; i++) {
+      const uint8_t* half = codes + i / 2 * words * 64 + i % 2 * 32;
+      const int8_t* digits = q.repeated;
+      for (int w0 = 0; w0 < words; w0 += 8) {
+        __m256i part[H];
+        for (int h = 0; h < H; h++) part[h] = _mm256_setzero_si256();
+        const int end = words < w0 + 8 ? words : w0 + 8;
+        for (int w = w0; w < end; w++, digits += 4 * quad) {
+          const __m256i all = aligned(half + w * 64);
+          const __m256i code[4] = {_mm256_and_si256(all, low),
+                                   _mm256_and_si256(_mm256_srli_epi16(all, 2), low),
+                                   _mm256_and_si256(_mm256_srli_epi16(all, 4), low),
+                                   _mm256_and_si256(_mm256_srli_epi16(all, 6), low)};
           for (int h = 0; h < H; h++)
-            part[h] = _mm256_add_epi16(
-                part[h],
-                _mm256_maddubs_epi16(code, _mm256_set1_epi32(q.four(4 * w + field, 0, h))));
+            for (int field = 0; field < 4; field++)
+              part[h] = _mm256_add_epi16(
+                  part[h],
+                  _mm256_maddubs_epi16(code[field], aligned(digits + field * quad + h * 32)));
+        }
+        for (int h = 0; h < H; h++) {
+          auto* to = reinterpret_cast<__m256i*>(dots + h * ld + i * kLanes);
+          const __m256i wide = _mm256_madd_epi16(part[h], ones);
+          _mm256_store_si256(to, w0 == 0 ? wide : _mm256_add_epi32(aligned(to), wide));
         }
       }
-      for (int h = 0; h < H; h++)
-        dots[h] = _mm256_add_epi32(dots[h], _mm256_madd_epi16(part[h], ones));
     }
   }
 
-  // Two products of a mean (255 at most) and a digit may exceed 16 bits, so means are halved: their
-  // lowest bits are multiplied separately.
+  // Writes the products of 16 blocks' means, plus 128, with the values of H heads, each rounded
+  // once. The products of 256 dimensions (of up to 255 * 32639) fit 32 bits.
   template <int H>
-  static void int2_means(const uint8_t* rows, int n_rows, const Int2Query& q, int digit,
-                         __m256i* dots) {
-    const __m256i ones = _mm256_set1_epi16(1), bit = _mm256_set1_epi8(1),
-                  half = _mm256_set1_epi8(127);
-    for (int h = 0; h < H; h++) dots[h] = _mm256_setzero_si256();
-    for (int w = 0; w < n_rows; w++) {
-      const __m256i mean = _mm256_load_si256(reinterpret_cast<const __m256i*>(rows + w * 64)),
-                    upper = _mm256_and_si256(_mm256_srli_epi16(mean, 1), half),
-                    lowest = _mm256_and_si256(mean, bit);
-      for (int h = 0; h < H; h++) {
-        const __m256i four = _mm256_set1_epi32(q.four(w, digit, h));
-        const __m256i twice = _mm256_madd_epi16(_mm256_maddubs_epi16(upper, four), ones);
-        dots[h] = _mm256_add_epi32(
-            dots[h], _mm256_add_epi32(_mm256_add_epi32(twice, twice),
-                                      _mm256_madd_epi16(_mm256_maddubs_epi16(lowest, four), ones)));
+  static void int2_means(const uint8_t* means, int quads, const Int2Query& q, float* out) {
+    constexpr int kQuads = 64;
+    for (int half = 0; half < 2; half++) {
+      __m256d sum[H][2];
+      for (int h = 0; h < H; h++) sum[h][0] = sum[h][1] = _mm256_setzero_pd();
+      for (int quad = 0; quad < quads;) {
+        const int end = quads < quad + kQuads ? quads : quad + kQuads;
+        __m256i some[H];
+        for (int h = 0; h < H; h++) some[h] = _mm256_setzero_si256();
+        for (; quad < end; quad++) {
+          const __m256i all = aligned(means + quad * 64 + half * 32),
+                        even = _mm256_and_si256(all, _mm256_set1_epi16(255)),
+                        odd = _mm256_srli_epi16(all, 8);
+          for (int h = 0; h < H; h++) {
+            int32_t pairs[2];
+            __builtin_memcpy(pairs, q.pairs + (int64_t(quad) * q.g + h) * 4, 8);
+            some[h] = _mm256_add_epi32(
+                some[h], _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_set1_epi32(pairs[0])),
+                                          _mm256_madd_epi16(odd, _mm256_set1_epi32(pairs[1]))));
+          }
+        }
+        for (int h = 0; h < H; h++) {
+          sum[h][0] = _mm256_add_pd(sum[h][0], _mm256_cvtepi32_pd(_mm256_castsi256_si128(some[h])));
+          sum[h][1] =
+              _mm256_add_pd(sum[h][1], _mm256_cvtepi32_pd(_mm256_extracti128_si256(some[h], 1)));
+        }
       }
+      for (int h = 0; h < H; h++)
+        for (int i = 0; i < 2; i++)
+          _mm_store_ps(out + h * 16 + half * 8 + i * 4, _mm256_cvtpd_ps(sum[h][i]));
     }
   }
 
@@ -140,30 +191,29 @@ struct SelectAvx2 : Avx2 {
     const int words = int2_words(run.d);
     alignas(32) float of_mean[H * 16], scales[16] = {};
     for (int64_t b = 0; b < run.n_blocks; b++) scales[b] = run.mean_scales[b];
-    for (int t = 0; t < 16; t += kLanes) {
-      __m256i hi[H], lo[H];
-      int2_means<H>(run.means + t * 4, 4 * words, q, 0, hi);
-      int2_means<H>(run.means + t * 4, 4 * words, q, 1, lo);
-      for (int h = 0; h < H; h++) {
-        const Vec joined = (set1(256) * _mm256_cvtepi32_ps(hi[h]) + _mm256_cvtepi32_ps(lo[h])) -
-                           set1(128 * static_cast<float>(q.totals[2 * h + 1]));
+    int2_means<H>(run.means, 4 * words, q, of_mean);
+    for (int h = 0; h < H; h++)
+      for (int t = 0; t < 16; t += kLanes) {
+        const Vec joined =
+            load(of_mean + h * 16 + t) - set1(128 * static_cast<float>(q.totals[2 * h + 1]));
         store(of_mean + h * 16 + t, load(scales + t) * (set1(q.step[h]) * joined));
       }
-    }
-    float centre[H], step[H];
-    for (int h = 0; h < H; h++) centre[h] = q.centre(h), step[h] = q.upper_step(h);
+    // All products first: with the scores' numbers at hand too, registers would not suffice.
+    alignas(32) int32_t dots[H * 16 * 64];
+    const int64_t ld = 16 * int64_t(run.block_size);
     const int64_t groups = run.block_size / kInt4Group;
-    for (int64_t i = 0; i < run.n_blocks * groups; i++)
-      for (int t = 0; t < kInt4Group; t += kLanes) {
-        __m256i dots[H];
-        int2_dots<H>(run.codes + i * int2_group_bytes(run.d) + t * 4, words, q, dots);
-        const Vec scale = load_f16(run.scales + i * kInt4Group + t);
-        for (int h = 0; h < H; h++) {
-          const Vec dot = _mm256_cvtepi32_ps(dots[h]) - set1(centre[h]);
-          store(out + h * ldo + i * kInt4Group + t,
-                scale * (set1(step[h]) * dot) + set1(of_mean[h * 16 + i / groups]));
+    int2_dots<H>(run.codes, run.n_blocks * groups, words, q, dots, ld);
+    for (int h = 0; h < H; h++) {
+      const Vec centre = set1(q.centre(h)), step = set1(q.upper_step(h));
+      int64_t t = 0;
+      for (int64_t b = 0; b < run.n_blocks; b++) {
+        const Vec mean = set1(of_mean[h * 16 + b]);
+        for (const int64_t end = t + run.block_size; t < end; t += kLanes) {
+          const Vec dot = _mm256_cvtepi32_ps(aligned(dots + h * ld + t)) - centre;
+          store(out + h * ldo + t, load_f16(run.scales + t) * (step * dot) + mean);
         }
       }
+    }
   }
 };
 

@@ -19,8 +19,8 @@ struct SelectAvx512 : Avx512 {
   }
   using Whole = __m512i;  // 16 sums
   static Whole no_whole() { return _mm512_setzero_si512(); }
-  static Whole add_whole(Whole sum, Vec w) {
-    return _mm512_add_epi32(sum, _mm512_cvtps_epi32(w * set1(kFixedBlockOne)));
+  static Whole add_whole(Whole sum, Vec x) {
+    return _mm512_add_epi32(sum, _mm512_cvtps_epi32(exp(x) * set1(kFixedBlockOne)));
   }
   static void total_whole(const Whole sums[8], float* totals) {
     __m256i half[8];
@@ -29,6 +29,9 @@ struct SelectAvx512 : Avx512 {
           _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
     Avx2::store(totals,
                 _mm256_cvtepi32_ps(Avx2::transpose_sum(half)) * Avx2::set1(1 / kFixedBlockOne));
+  }
+  static void largest_of(const Vec* x, float* largest) {
+    for (int i = 0; i < 8; i++) largest[i] = _mm512_reduce_max_ps(x[i]);
   }
 
   static constexpr int kScoreHeads = 8;

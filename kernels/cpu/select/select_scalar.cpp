@@ -14,6 +14,7 @@ void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
 }
 
 void int4_query(const float* q, int g, int d, void* query) { int4_query_impl(q, g, d, query); }
+void int2_query(const float* q, int g, int d, void* query) { int2_query_impl(q, g, d, query); }
 
 void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out,
                 int64_t ldo, const void* /*next*/) {
@@ -131,8 +132,8 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 }  // namespace
 
 void select_scalar(SelectKernels* k) {
-  *k = {int4_encode, int4_query,   int4_score, int2_encode, int2_score,
-        exp_weights, block_masses, split,      mark};
+  *k = {int4_encode, int4_query,  int4_score,   int2_encode, int2_query,
+        int2_score,  exp_weights, block_masses, split,       mark};
 }
 
 }  // namespace riffle::cpu

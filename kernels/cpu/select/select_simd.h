@@ -8,9 +8,10 @@
 //   Fixed, no_fixed, add_fixed(sum, w), total_fixed
 //                                  64-bit sums of the lanes' weights, each rounded to units of
 //                                  2^-30
-//   Whole, no_whole, add_whole(sum, w)
-//                                  32-bit sums of weights in units of 2^-24
+//   Whole, no_whole, add_whole(sum, x)
+//                                  32-bit sums of weights e^x, x <= 0, in units of 2^-24
 //   total_whole(sums, totals)      the totals of 8 such sums as floats
+//   largest_of(x, largest)         the largest lane of each of 8 vectors
 #pragma once
 #include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/select/int2.h"
@@ -57,11 +58,14 @@ void int2_encode(const void* k, KvType type, int block_size, int d, const Int2Bl
   int2_encode_impl(kv_load_part<S>, k, type, block_size, d, out);
 }
 
-// A query group in int4_query's form, from head h on.
+void int2_query_simd(const float* q, int g, int d, void* query) { int2_query_impl(q, g, d, query); }
+
+// A query group in int2_query's form, from head h on.
 struct Int2Query {
   const float* step;
   const int32_t* totals;
-  const int8_t* digits;
+  const int8_t *digits, *repeated;
+  const int16_t* pairs;
   int g;
   // Returns the numbers of head i that turn its sums into scores.
   float centre(int i) const { return int2_centre(totals[2 * i]); }
@@ -88,14 +92,18 @@ void int2_score(const Int2Run& whole, const void* query, int g, float* out, int6
   const auto* step = static_cast<const float*>(query);
   const auto* digits = static_cast<const int8_t*>(query) + int4_query_digits(g);
   const int32_t* totals = int2_totals(query, g, whole.d);
+  const auto* repeated = static_cast<const int8_t*>(query) + int2_repeated_at(g, whole.d);
+  const auto* pairs =
+      reinterpret_cast<const int16_t*>(static_cast<const char*>(query) + int2_pairs_at(g, whole.d));
   Int2Run run = whole;
   const int64_t groups = whole.block_size / kInt4Group;
   for (int64_t b = 0; b < whole.n_blocks; b += 16) {
     run.n_blocks = whole.n_blocks - b < 16 ? whole.n_blocks - b : 16;
     float* to = out + b * whole.block_size;
     for (int h = 0; h < g;)
-      h += int2_some_heads<S, S::kInt2Heads>(run, {step + h, totals + 2 * h, digits + h * 4, g},
-                                             g - h, to + h * ldo, ldo);
+      h += int2_some_heads<S, S::kInt2Heads>(
+          run, {step + h, totals + 2 * h, digits + h * 4, repeated + h * 32, pairs + h * 4, g},
+          g - h, to + h * ldo, ldo);
     run.codes += 16 * groups * int2_group_bytes(whole.d);
     run.scales += 16 * int64_t(whole.block_size);
     run.means += int2_mean_bytes(whole.d);
@@ -128,28 +136,43 @@ uint64_t exp_weights(const float* s, int64_t n, float* w, float* top) {
   return S::total_fixed(sum);
 }
 
-template <class S>
-void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, float* sum) {
+// Computes the masses of blocks of kVectors vectors.
+template <class S, int kVectors>
+void masses_of_blocks(const float* s, int64_t n_blocks, float* top, float* sum) {
   using Vec = typename S::Vec;
-  constexpr int L = S::kLanes,
-                kBlocks = 8;  // blocks at a time, whose sums are added across lanes together
+  constexpr int L = S::kLanes, kBlockSize = kVectors * L,
+                kBlocks = 8;  // blocks at a time, whose lanes are folded together
   for (int64_t b = 0; b < n_blocks; b += kBlocks) {
-    const int n = n_blocks - b < kBlocks ? static_cast<int>(n_blocks - b) : kBlocks;
-    typename S::Whole sums[kBlocks];
-    float totals[kBlocks];
+    const int64_t n = n_blocks - b < kBlocks ? n_blocks - b : kBlocks;
+    const auto scores = [&](int i, int vector) {
+      return S::load(s + (b + (i < n ? i : n - 1)) * kBlockSize + vector * L);
+    };
+    Vec most[kBlocks];
+    float tops[kBlocks], totals[kBlocks];
     for (int i = 0; i < kBlocks; i++) {
-      const float* from = s + (b + (i < n ? i : n - 1)) * block_size;
-      Vec largest = S::load(from);
-      for (int j = L; j < block_size; j += L) largest = S::max(S::load(from + j), largest);
-      largest = fold_max<S, 1>(largest);
-      sums[i] = S::no_whole();
-      for (int j = 0; j < block_size; j += L)
-        sums[i] = S::add_whole(sums[i], exp_below<S>(S::load(from + j), largest));
-      if (i < n) S::store_n(top + b + i, largest, 1);
+      Vec largest = scores(i, 0);
+      for (int j = 1; j < kVectors; j++) largest = S::max(scores(i, j), largest);
+      most[i] = largest;
+    }
+    S::largest_of(most, tops);
+    typename S::Whole sums[kBlocks];
+    for (int i = 0; i < kBlocks; i++) {
+      const Vec largest = S::max(S::set1(-3e38f), S::set1(tops[i]));  // a block may have no weight
+      auto whole = S::no_whole();
+      for (int j = 0; j < kVectors; j++) whole = S::add_whole(whole, scores(i, j) - largest);
+      sums[i] = whole;
     }
     S::total_whole(sums, totals);
-    for (int i = 0; i < n; i++) sum[b + i] = totals[i];
+    for (int64_t i = 0; i < n; i++) top[b + i] = tops[i], sum[b + i] = totals[i];
   }
+}
+
+template <class S>
+void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, float* sum) {
+  constexpr int kLeast = 16 / S::kLanes;
+  if (block_size == 16) masses_of_blocks<S, kLeast>(s, n_blocks, top, sum);
+  else if (block_size == 32) masses_of_blocks<S, 2 * kLeast>(s, n_blocks, top, sum);
+  else masses_of_blocks<S, 4 * kLeast>(s, n_blocks, top, sum);
 }
 
 // The written vectors reach beyond the kept values, but never beyond the values already read (above
@@ -189,8 +212,8 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 
 template <class S>
 void select_simd(SelectKernels* k) {
-  *k = {int4_encode<S>, int4_query_simd, int4_score<S>, int2_encode<S>, int2_score<S>,
-        exp_weights<S>, block_masses<S>, split<S>,      mark<S>};
+  *k = {int4_encode<S>, int4_query_simd, int4_score<S>,   int2_encode<S>, int2_query_simd,
+        int2_score<S>,  exp_weights<S>,  block_masses<S>, split<S>,       mark<S>};
 }
 
 }  // namespace

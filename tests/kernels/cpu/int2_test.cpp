@@ -152,8 +152,8 @@ std::vector<float> random_queries(int g, int d, unsigned seed) {
 // Scores that a kernel estimates for queries in the form of the codes, [g][ldo].
 std::vector<float> scores_of(const SelectKernels& k, const BlockCodes& codes,
                              const std::vector<float>& q, int g, int64_t ldo) {
-  const Memory form = memory(int4_query_bytes(g, codes.d));
-  k.int4_query(q.data(), g, codes.d, form.get());
+  const Memory form = memory(int2_query_bytes(g, codes.d));
+  k.int2_query(q.data(), g, codes.d, form.get());
   std::vector<float> out(size_t(g) * ldo, -77.f);
   k.int2_score(codes.run(), form.get(), g, out.data(), ldo);
   return out;

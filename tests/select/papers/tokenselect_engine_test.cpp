@@ -143,9 +143,10 @@ TEST_CASE("a scored prompt at list positions ends in the same logits",
 
 TEST_CASE("a session follows the selection from one convention to the other",
           "[tokenselect][model][arithmetic]") {
+  std::vector<std::vector<float>> exact;  // with f32 KV and no list
   for (const auto& [device, kv] :
-       {std::pair(DeviceKind::CPU, KvKind::F16), std::pair(DeviceKind::CPU, KvKind::F32),
-        std::pair(DeviceKind::EMU, KvKind::F32)}) {
+       {std::pair(DeviceKind::CPU, KvKind::F32), std::pair(DeviceKind::EMU, KvKind::F32),
+        std::pair(DeviceKind::CPU, KvKind::F16)}) {
     ContextOptions o = test::options();
     o.n_ctx = 1024;
     o.device = device;
@@ -184,9 +185,15 @@ TEST_CASE("a session follows the selection from one convention to the other",
     plain.check(riffle_session_truncate(t, 600));
     both(dense, test::some_tokens(30, 1), false);
     both(dense, test::some_tokens(5, 1), true);
-    // Some hundreds of keys are rounded up to five times. With f16 KV, 8-bit products of prompts
-    // add to this.
-    CHECK(difference(have, want) <= (kv == KvKind::F32 ? 2e-2 : 0.4));
+    // Some hundreds of keys are rotated up to five times. With f16 KV each rotation rounds them,
+    // and prompts have 8-bit products on some instruction sets: what these cost without a list is
+    // the measure.
+    if (kv == KvKind::F32) {
+      CHECK(difference(have, want) <= 2e-2);
+      exact = want;
+    } else {
+      CHECK(difference(have, want) <= 3 * difference(want, exact));
+    }
   }
 }
 

@@ -57,12 +57,13 @@ TEST_CASE("a context that key codes shorten names them, and what would hold more
   const MemoryPlan ranked = planned(SelectorKind::PSA, RankBy::CODES, memory);
   CHECK(ranked.n_ctx < psa.n_ctx);
   CHECK_THAT(ranked.context_note, Catch::Contains("(rank digests, ") && Catch::Contains(more));
-  // In blocks of 16 tokens the keys take no more than the digests, so they shorten nothing.
+  // In blocks of 16 tokens digests take nearly as much. Lengths are multiples of 1,024 tokens, and
+  // what else takes memory differs between machines: both may come to the same length.
   o.block_size = 16;
   const MemoryPlan small = planned(SelectorKind::SHARE, RankBy::DIGESTS, memory);
   CHECK(small.n_ctx < model->config.n_ctx);
-  CHECK(small.n_ctx >= planned(SelectorKind::PSA, RankBy::DIGESTS, memory).n_ctx);
-  CHECK_THAT(small.context_note, !Catch::Contains("key codes"));
+  const bool shortened = small.n_ctx < planned(SelectorKind::PSA, RankBy::DIGESTS, memory).n_ctx;
+  CHECK((std::string(small.context_note).find("key codes") != std::string::npos) == shortened);
   o.block_size = 64;
   // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
   // key codes, on emu.
