@@ -8,6 +8,7 @@
 #include "kernels/common/kv_q8.h"
 #include "kv/file/session_writer.h"
 #include "model/fingerprint.h"
+#include "model/key_centre.h"
 #include "model/recurrence.h"
 #include "riffle.h"
 #include "util/checked.h"
@@ -39,6 +40,10 @@ const SessionOrigin& Engine::origin() {
     for (const float value : {r.scale, r.factor, r.temperature}) rotation.add_value(value);
     rotation.add_value(r.temperature_ctx);
   }
+  // Keys in 8 bits lack their centre: those that an older riffle wrote are refused.
+  if (o.type == KvType::Q8)
+    for (const std::vector<float>& centre : key_centres(model_, ropes_))
+      rotation.add(centre.data(), centre.size() * sizeof(float));
   o.rotation = rotation.value();
   return origin_.emplace(std::move(o));
 }
@@ -169,7 +174,10 @@ void Engine::check_origin(const SessionFile& file) {
          file.path().c_str(), kv(has).c_str(), kv(want).c_str());
   }
   if (has.rotation != want.rotation)
-    differs("positions", "other RoPE frequencies", "those of this model and context length");
+    differs("positions",
+            std::string("other RoPE frequencies") +
+                (want.type == KvType::Q8 ? ", or 8-bit keys of an older riffle" : ""),
+            "those of this model and context length; read the text again");
   const int64_t n = file.content().n_tokens();
   if (n > n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "%s: the session has %lld tokens, but the context holds %lld",

@@ -53,11 +53,10 @@ void Int2Keys::prepare_query(const float* q, int g, void* query) const {
 void Int2Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out,
                       int64_t ldo) const {
   const Segment s(layout_, kSegmentBlocks);
-  for (int b = first, run; b < first + n; b += run) {
+  const auto from = [&](int b, int run) {
     const int at = b % kSegmentBlocks;
-    run = std::min(first + n - b, kSegmentBlocks - at);
     const auto* base = reinterpret_cast<const uint8_t*>(segment(layer, head, b));
-    const cpu::Int2Run blocks = {
+    return cpu::Int2Run{
         base + at * s.codes,
         reinterpret_cast<const uint16_t*>(base + s.scales) + at * layout_.block_size,
         base + s.means + at / 16 * cpu::int2_mean_bytes(layout_.head_dim),
@@ -65,6 +64,11 @@ void Int2Keys::scores(int layer, int head, int first, int n, const void* query, 
         run,
         layout_.block_size,
         layout_.head_dim};
+  };
+  for (int b = first, run; b < first + n; b += run) {
+    run = std::min(first + n - b, kSegmentBlocks - b % kSegmentBlocks);
+    cpu::Int2Run next, blocks = from(b, run);
+    if (b + run < this->blocks(layer, head)) next = from(b + run, 0), blocks.next = &next;
     kernels_->select.int2_score(blocks, query, g, out + int64_t(b - first) * layout_.block_size,
                                 ldo);
   }

@@ -97,4 +97,24 @@ inline std::unique_ptr<Model> wide_model() {
   return model;
 }
 
+// wide_model() with key biases of which a few dimensions are large, and 1,024 trained tokens. The
+// large ones turn slowly: those that turn fast have no mean.
+inline std::unique_ptr<Model> biased_model(float size) {
+  auto model = wide_model();
+  const Config& c = model->config;
+  model->config.n_ctx = 1024;
+  for (LayerWeights& l : model->weights.layers) {
+    auto bias = std::make_unique<std::vector<float>>(c.n_kv_heads * c.head_dim, 0.1f);
+    for (int h = 0; h < c.n_kv_heads; ++h) {
+      float* head = bias->data() + h * c.head_dim;
+      head[14] = size;
+      head[15] = -0.6f * size;
+      head[31] = 0.8f * size;
+    }
+    l.bk = {DType::F32, 1, c.n_kv_heads * c.head_dim, bias->data(), 0, 0, nullptr};
+    model->owned.push_back(std::move(bias));
+  }
+  return model;
+}
+
 }  // namespace riffle::test

@@ -149,7 +149,10 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
     for (int i = 0; i < T; i++) {
       const int token = tokens[t0 + i < n ? t0 + i : n - 1];
       row[i] = k + token * row_bytes;
-      for (int64_t j = 0; j < row_bytes; j += 64) __builtin_prefetch(v + token * row_bytes + j);
+      for (int64_t j = 0; j < row_bytes; j += 64) {
+        __builtin_prefetch(v + token * row_bytes + j);
+        if (next) __builtin_prefetch(next + (t0 + i) * row_bytes + j);
+      }
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
@@ -188,7 +191,7 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
   alignas(64) float before[L], now[L];
   S::store(before, merged.before);
   S::store(now, merged.now);
-  add_all_values<S, Rows, G, H>(p, v, d, tokens, n, before, now, o, next);
+  add_all_values<S, Rows, G, H>(p, v, d, tokens, n, before, now, o, next ? next + (v - k) : next);
 }
 
 template <class S, class Rows>
@@ -202,6 +205,7 @@ void attend_tokens(const float* q, int g, int d, const void* block, int block_si
       attend_heads<S, Rows, H, G>(q + h * d, d, k, v, tokens, n, state->o + h * d, state->m + h,
                                   state->s + h, l_block + h, next);
       h += G;
+      next = nullptr;
     };
     const int left = g - h;
     if constexpr (S::kLanes >= 16)

@@ -73,6 +73,7 @@ struct Int2Run {
   const float* mean_scales;
   int64_t n_blocks;
   int block_size, d;
+  const Int2Run* next = nullptr;  // the run of the next call, which is fetched into the cache
 };
 
 struct SelectKernels {

@@ -118,12 +118,17 @@ struct SelectAvx2 : Avx2 {
   // a code (3 at most) and a digit fit 16 bits 43 times over, so only every eighth word (32
   // products of two) is carried into 32 bits.
   template <int H>
-  static void int2_dots(const uint8_t* codes, int64_t groups, int words, const Int2Query& q,
-                        int32_t* dots, int64_t ld) {
+  static void int2_dots(const Int2Run& run, const Int2Query& q, int32_t* dots, int64_t ld) {
+    const int words = int2_words(run.d);
+    const int64_t groups = run.n_blocks * (run.block_size / kInt4Group);
+    const uint8_t* next = run.next ? run.next->codes : nullptr;
     const __m256i low = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
     const int64_t quad = int64_t(q.g) * 32;
     for (int64_t i = 0; i < 2 * groups; i++) {
-      const uint8_t* half = codes + i / 2 * words * 64 + i % 2 * 32;
+      const int64_t at = i / 2 * words * 64 + i % 2 * 32;
+      const uint8_t* half = run.codes + at;
+      if (next != nullptr && i % 2 == 0)
+        for (int w = 0; w < words; w++) __builtin_prefetch(next + at + w * 64);
       const int8_t* digits = q.repeated;
       for (int w0 = 0; w0 < words; w0 += 8) {
         __m256i part[H];
@@ -135,11 +140,13 @@ struct SelectAvx2 : Avx2 {
                                    _mm256_and_si256(_mm256_srli_epi16(all, 2), low),
                                    _mm256_and_si256(_mm256_srli_epi16(all, 4), low),
                                    _mm256_and_si256(_mm256_srli_epi16(all, 6), low)};
-          for (int h = 0; h < H; h++)
+          for (int h = 0; h < H; h++) {
+            __m256i sum = part[h];
             for (int field = 0; field < 4; field++)
-              part[h] = _mm256_add_epi16(
-                  part[h],
-                  _mm256_maddubs_epi16(code[field], aligned(digits + field * quad + h * 32)));
+              sum = _mm256_add_epi16(
+                  sum, _mm256_maddubs_epi16(code[field], aligned(digits + field * quad + h * 32)));
+            part[h] = sum;
+          }
         }
         for (int h = 0; h < H; h++) {
           auto* to = reinterpret_cast<__m256i*>(dots + h * ld + i * kLanes);
@@ -201,8 +208,7 @@ struct SelectAvx2 : Avx2 {
     // All products first: with the scores' numbers at hand too, registers would not suffice.
     alignas(32) int32_t dots[H * 16 * 64];
     const int64_t ld = 16 * int64_t(run.block_size);
-    const int64_t groups = run.block_size / kInt4Group;
-    int2_dots<H>(run.codes, run.n_blocks * groups, words, q, dots, ld);
+    int2_dots<H>(run, q, dots, ld);
     for (int h = 0; h < H; h++) {
       const Vec centre = set1(q.centre(h)), step = set1(q.upper_step(h));
       int64_t t = 0;

@@ -110,6 +110,9 @@ struct SelectAvx512 : Avx512 {
     const int words = int2_words(run.d);
     const int64_t bytes = int2_group_bytes(run.d);
     const __m512i low = _mm512_set1_epi8(3);
+    if (run.next != nullptr)
+      for (int64_t i = group * bytes; i < (group + T) * bytes; i += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(run.next->codes + i), _MM_HINT_T0);
     __m512i sum[T][H];
     for (int t = 0; t < T; t++)
       for (int h = 0; h < H; h++) sum[t][h] = _mm512_setzero_si512();

@@ -87,6 +87,13 @@ int int2_some_heads(const Int2Run& run, const Int2Query& q, int left, float* out
   return H;
 }
 
+inline void int2_advance(Int2Run* run) {
+  run->codes += run->block_size / kInt4Group * 16 * int2_group_bytes(run->d);
+  run->scales += 16 * int64_t(run->block_size);
+  run->means += int2_mean_bytes(run->d);
+  run->mean_scales += 16;
+}
+
 template <class S>
 void int2_score(const Int2Run& whole, const void* query, int g, float* out, int64_t ldo) {
   const auto* step = static_cast<const float*>(query);
@@ -96,18 +103,23 @@ void int2_score(const Int2Run& whole, const void* query, int g, float* out, int6
   const auto* pairs =
       reinterpret_cast<const int16_t*>(static_cast<const char*>(query) + int2_pairs_at(g, whole.d));
   Int2Run run = whole;
-  const int64_t groups = whole.block_size / kInt4Group;
   for (int64_t b = 0; b < whole.n_blocks; b += 16) {
     run.n_blocks = whole.n_blocks - b < 16 ? whole.n_blocks - b : 16;
+    Int2Run ahead = run;
+    int2_advance(&ahead);
+    run.next = b + 16 < whole.n_blocks ? &ahead : whole.next;
+    if (run.next != nullptr) {  // int2_heads fetches the codes
+      for (int64_t i = 0; i < int2_mean_bytes(whole.d); i += 64)
+        __builtin_prefetch(run.next->means + i);
+      for (int64_t i = 0; i < 16 * int64_t(whole.block_size); i += 32)
+        __builtin_prefetch(run.next->scales + i);
+    }
     float* to = out + b * whole.block_size;
-    for (int h = 0; h < g;)
+    for (int h = 0; h < g; run.next = nullptr)
       h += int2_some_heads<S, S::kInt2Heads>(
           run, {step + h, totals + 2 * h, digits + h * 4, repeated + h * 32, pairs + h * 4, g},
           g - h, to + h * ldo, ldo);
-    run.codes += 16 * groups * int2_group_bytes(whole.d);
-    run.scales += 16 * int64_t(whole.block_size);
-    run.means += int2_mean_bytes(whole.d);
-    run.mean_scales += 16;
+    int2_advance(&run);
   }
 }
 

@@ -61,7 +61,8 @@ struct RopeAppendStep {
   const float *k = nullptr, *v = nullptr;
   int64_t ldq = 0, ldk = 0;
   int n = 0, n_heads = 0, n_kv_heads = 0;
-  int64_t tail_offset = 0;                                   // as in DecodeStep
+  int64_t tail_offset = 0;            // as in DecodeStep
+  const float* key_centre = nullptr;  // [n_kv_heads][head_dim], which Q8 keys lack; null: none
   const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // for keys, and for queries
   RopePairs pairs;
   const StepSequence* sequences = nullptr;
@@ -71,9 +72,10 @@ struct RopeAppendStep {
 Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream);
 
 // rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i and, with v, written into blocks,
-// contiguous [n_kv_heads][n_blocks] of block_bytes.
+// contiguous [n_kv_heads][n_blocks] of block_bytes. key_centre: as in RopeAppendStep.
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
                            const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
-                           int64_t n_blocks, const KvLayout& layout, cudaStream_t stream);
+                           int64_t n_blocks, const KvLayout& layout, const float* key_centre,
+                           cudaStream_t stream);
 
 }  // namespace riffle::cuda

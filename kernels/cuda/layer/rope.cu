@@ -70,10 +70,10 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, RopePair
   if (j < half) head[j] = pair.first, head[j + half] = pair.second;
 }
 
-// Appends the rotated key `pair`, transformed, and the value, both in 8 bits. Numbers that share a
-// scale are in one warp.
-__device__ void append_q8(const Pair& pair, const float* v, int half, std::byte* key,
-                          std::byte* value) {
+// Appends the rotated key `pair`, transformed and less its centre (or null), and the value, both in
+// 8 bits. Numbers that share a scale are in one warp.
+__device__ void append_q8(const Pair& pair, const float* v, int half, const float* centre,
+                          std::byte* key, std::byte* value) {
   __shared__ float numbers[2][2 * kMaxHalf];  // key, value
   const int j = threadIdx.x, d = 2 * half, groups = (d + kQ8Values - 1) / kQ8Values;
   if (j < half) {
@@ -95,21 +95,23 @@ __device__ void append_q8(const Pair& pair, const float* v, int half, std::byte*
       at[i] = number % groups;
       const int from = kQ8Values * at[i] + j % 32;
       x[i] = of < 2 && from < d ? numbers[of][from] : 0;
+      if (centre != nullptr && of == 0 && from < d) x[i] = __fsub_rn(x[i], centre[from]);
     }
     q8_store_groups(rows, d, at, x);
   }
 }
 
-// Writes the rotated key and the value to row `slot` of a block. All threads of the block call
-// this.
+// Writes the rotated key and the value to row `slot` of a block. centre: what Q8 keys lack, or
+// null. All threads of the block call this.
 __device__ void append(const float* k, const float* v, int half, const float* cs, RopePairs pairs,
-                       std::byte* block, int64_t slot, const KvLayout& layout) {
+                       std::byte* block, int64_t slot, const KvLayout& layout,
+                       const float* centre) {
   const int j = threadIdx.x;
   Pair pair = {};
   if (j < half) pair = rotate(k, j, half, cs, pairs);
   if (layout.type == KvType::Q8) {
     std::byte* key = block + slot * q8_row_bytes(layout.head_dim);
-    return append_q8(pair, v, half, key, key + layout.value_offset);
+    return append_q8(pair, v, half, centre, key, key + layout.value_offset);
   }
   if (j >= half) return;
   const int64_t row = slot * layout.head_dim;
@@ -144,18 +146,20 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
   const int64_t from = i * a.ldk + kv_head * d;
   append(a.k + from, a.v + from, d / 2, cs, a.pairs,
          sequence.tail + a.tail_offset + kv_head * a.layout.block_bytes,
-         position % a.layout.block_size, a.layout);
+         position % a.layout.block_size, a.layout,
+         a.key_centre ? a.key_centre + kv_head * d : nullptr);
 }
 
 __global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, const float* cos_sin,
                                int64_t pos0, RopePairs pairs, std::byte* blocks, int64_t n_blocks,
-                               KvLayout layout) {
+                               KvLayout layout, const float* key_centre) {
   const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i,
                 from = i * ldk + head * layout.head_dim;
   const int64_t block = head * n_blocks + position / layout.block_size;
   append(k + from, v + from, layout.head_dim / 2,
          cos_sin + position * pairs.row_width(layout.head_dim), pairs,
-         blocks + block * layout.block_bytes, position % layout.block_size, layout);
+         blocks + block * layout.block_bytes, position % layout.block_size, layout,
+         key_centre ? key_centre + head * layout.head_dim : nullptr);
 }
 
 bool bad_head(int head_dim) { return head_dim < 2 || head_dim % 2 != 0 || head_dim / 2 > kMaxHalf; }
@@ -179,12 +183,13 @@ Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream) {
 
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
                            const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
-                           int64_t n_blocks, const KvLayout& layout, cudaStream_t stream) {
+                           int64_t n_blocks, const KvLayout& layout, const float* key_centre,
+                           cudaStream_t stream) {
   if (bad_head(layout.head_dim)) return cudaErrorNotSupported;
   if ((pos0 + n + layout.block_size - 1) / layout.block_size > n_blocks)
     return cudaErrorInvalidValue;
   prefill_kernel<<<dim3(static_cast<unsigned>(n), n_kv_heads), threads_for(layout.head_dim), 0,
-                   stream>>>(k, v, ldk, cos_sin, pos0, pairs, blocks, n_blocks, layout);
+                   stream>>>(k, v, ldk, cos_sin, pos0, pairs, blocks, n_blocks, layout, key_centre);
   return cudaGetLastError();
 }
 

@@ -145,6 +145,11 @@ void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0,
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
 }
 
+void CpuDevice::shift_keys(float* k, int64_t n, std::span<const float> centre, float sign) {
+  for (int64_t i = 0; i < n; ++i, k += centre.size())
+    for (size_t j = 0; j < centre.size(); ++j) k[j] += sign * centre[j];
+}
+
 void CpuDevice::transform(float* heads, int n_heads, int d) {
   for (int h = 0; h < n_heads; ++h) hadamard(heads + int64_t(h) * d, d);
 }
@@ -272,6 +277,7 @@ void CpuDevice::append(float* k, const float* v, int64_t n, int64_t pos0, const 
   const int heads = config_.kv_heads(layer), rope = config_.layers[layer].rope;
   if (!kv.unrotated) {
     this->rope(k, n, config_.kv_width(layer), heads, pos0, rope);
+    shift_keys(k, n, key_centre(layer), -1);
   } else if (config_.rope_interleaved) {  // position 0 only changes the order of the pairs
     positions_.assign(std::max<size_t>(positions_.size(), n), 0);
     rotate(k, n, config_.kv_width(layer), heads, positions_.data(), rope);
@@ -411,6 +417,7 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
     if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
     transform(q + i * config_.n_heads * d, config_.n_heads, d);
     transform(k + i * heads * d, heads, d);
+    shift_keys(k + i * heads * d, 1, key_centre(layer), -1);
   }
   if (step_.attention) {
     sourced_k_.reserve(step_.n * heads * d * sizeof(float));

@@ -85,6 +85,22 @@ void CudaDevice::copy(const float* src, int64_t n, float* to) {
         "copying rows");
 }
 
+void CudaDevice::leave_out(std::vector<std::vector<float>> key_centres) {
+  const DeviceScope on = enter();
+  std::vector<float> all;
+  key_centre_at_.clear();
+  for (const std::vector<float>& centre : key_centres) {
+    key_centre_at_.push_back(centre.empty() ? -1 : static_cast<int64_t>(all.size()));
+    all.insert(all.end(), centre.begin(), centre.end());
+  }
+  if (all.empty()) return;
+  const size_t bytes = all.size() * sizeof(float);
+  grow(key_centres_, bytes, "centres of keys");
+  check(cudaMemcpyAsync(key_centres_.data(), all.data(), bytes, cudaMemcpyHostToDevice, compute_),
+        "copying centres of keys");
+  compute_.wait("copying centres of keys");
+}
+
 void CudaDevice::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
@@ -416,6 +432,12 @@ void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0
                            cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),
                            options_.layout.transforms_keys(), compute_),
         "rotating queries");
+}
+
+// Returns the centres of a layer's keys; null: none.
+const float* CudaDevice::key_centre(int layer) const {
+  if (key_centre_at_.empty() || key_centre_at_[layer] < 0) return nullptr;
+  return key_centres_.as<float>() + key_centre_at_[layer];
 }
 
 // Returns the sinks of a layer's heads; null: none.

@@ -63,6 +63,7 @@ class CudaDevice : public Device {
     return logits_.fetch(i);
   }
   void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
+  void leave_out(std::vector<std::vector<float>> key_centres) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
@@ -106,6 +107,7 @@ class CudaDevice : public Device {
   void ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then);
   WType ffn_in_of_prompt(const Ffn& weights, const float* x, const float* norm, int64_t n);
   const float* sinks(int layer) const;
+  const float* key_centre(int layer) const;
   // cuda_experts.cpp
   using Experts = ExpertBuffers;
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
@@ -164,8 +166,10 @@ class CudaDevice : public Device {
   CudaKv kv_;
   std::unique_ptr<HostDrivenAttention> host_driven_;
 
-  Buffer replayed_;              // one StepSequence
-  std::vector<Buffer> cos_sin_;  // for each entry of Config::ropes
+  Buffer replayed_;                     // one StepSequence
+  std::vector<Buffer> cos_sin_;         // for each entry of Config::ropes
+  Buffer key_centres_;                  // leave_out, one layer after the other
+  std::vector<int64_t> key_centre_at_;  // where a layer's begins, in values; -1: it has none
   int64_t rope_positions_ = 0;
   Buffer embedding_[2];  // pinned staging
   Event embedded_[2];

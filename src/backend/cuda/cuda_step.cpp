@@ -245,6 +245,7 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.n_heads = config_.n_heads;
   a.n_kv_heads = kv_.shape().heads(layer);
   a.tail_offset = kv_.tail_offset(layer);
+  a.key_centre = key_centre(layer);
   const int rope = config_.layers[layer].rope, query_rope = config_.query_rope(layer);
   a.cos_sin = cos_sin_[rope].as<float>();
   a.query_cos_sin = cos_sin_[query_rope].as<float>();

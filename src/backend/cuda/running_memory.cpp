@@ -103,6 +103,11 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   add("cuBLAS's workspace", Cublas::kWorkspaceBytes);
   add("small buffers", kSlack);
   for (const Rope& rope : c.ropes) add("RoPE tables", 4 * n_ctx * rope_row(c, rope));
+  if (c.qkv_bias && shape.type() == cpu::KvType::Q8) {
+    uint64_t centres = 0;
+    for (int layer = 0; layer < c.n_layers; ++layer) centres += 4 * c.kv_width(layer);
+    add("centres of keys", centres);
+  }
   for (const uint64_t bytes : CudaKv::copy_bytes(shape, blocks)) add("block descriptors", bytes);
   add("the pool's tables", CudaKv::table_bytes());
 

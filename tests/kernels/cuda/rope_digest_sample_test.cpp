@@ -61,12 +61,17 @@ KvLayout layout_of(KvType type, int block_size, int d) {
 }
 cpu::KvType twin(KvType type) { return static_cast<cpu::KvType>(type); }
 
-// Writes what the kernel should into blocks here: rotated key and value of one (row, head).
+// Writes what the kernel should into blocks here: rotated key, less its centre in 8 bits, and value
+// of one (row, head).
 void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table,
-                 int32_t position, RopePairs pairs, const KvLayout& layout, uint8_t* block) {
+                 int32_t position, RopePairs pairs, const KvLayout& layout, const float* centre,
+                 uint8_t* block) {
   std::vector<float> head(key, key + layout.head_dim);
   k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position, pairs);
-  if (layout.type == KvType::Q8) hadamard(head.data(), layout.head_dim);
+  if (layout.type == KvType::Q8) {
+    hadamard(head.data(), layout.head_dim);
+    for (int j = 0; j < layout.head_dim; j++) head[j] -= centre[j];
+  }
   const int64_t row = layout.value_offset / layout.block_size * (position % layout.block_size);
   k->attention.kv_store(head.data(), layout.head_dim, twin(layout.type), block + row);
   k->attention.kv_store(value, layout.head_dim, twin(layout.type),
@@ -87,8 +92,10 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         const int64_t ldq = n_heads * d + 2, ldk = n_kv * d + 1, pos0 = 13;
         const KvLayout layout = layout_of(type, block_size, d);
         const auto table = cos_sin_table(100, d, pairs), q = random_floats(g, n * ldq),
-                   key = random_floats(g, n * ldk, 4), value = random_floats(g, n * ldk);
-        const DeviceArray<float> table_d(device_table(table, d, pairs)), key_d(key), value_d(value);
+                   key = random_floats(g, n * ldk, 4), value = random_floats(g, n * ldk),
+                   centre = random_floats(g, n_kv * d, 9);
+        const DeviceArray<float> table_d(device_table(table, d, pairs)), key_d(key), value_d(value),
+            centre_d(centre);
         INFO("head_dim " << d << " interleaved " << pairs.interleaved << " rotated "
                          << pairs.rotated << " type " << static_cast<int>(type));
 
@@ -114,11 +121,11 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         for (int i = 0; i < n; i++)
           for (int h = 0; h < n_kv; h++)
             append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(),
-                        positions[i], pairs, layout,
+                        positions[i], pairs, layout, &centre[h * d],
                         &blocks[(h * n_blocks + positions[i] / block_size) * layout.block_bytes]);
         check_cuda(rope_append_prefill(key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(),
                                        pos0, pairs, reinterpret_cast<std::byte*>(blocks_d.get()),
-                                       n_blocks, layout, nullptr));
+                                       n_blocks, layout, centre_d.get(), nullptr));
         CHECK(same_bits(blocks_d.download(), blocks));
 
         // A step of n sequences at different positions.
@@ -136,7 +143,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
           transform_row(&want[i * ldq]);
           for (int h = 0; h < n_kv; h++)
             append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position,
-                        pairs, layout,
+                        pairs, layout, &centre[h * d],
                         &tails[i * tail_bytes + (layer * n_kv + h) * layout.block_bytes]);
         }
         const DeviceArray<StepSequence> sequences_d(sequences);
@@ -146,7 +153,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         a.n_heads = n_heads, a.n_kv_heads = n_kv, a.tail_offset = layer * n_kv * layout.block_bytes,
         a.cos_sin = table_d.get();
         a.query_cos_sin = a.cos_sin, a.pairs = pairs, a.sequences = sequences_d.get(),
-        a.layout = layout;
+        a.layout = layout, a.key_centre = centre_d.get();
         check_cuda(rope_append_step(a, nullptr));
         CHECK(same_bits(q_d.download(), want));
         CHECK(same_bits(tails_d.download(), tails));

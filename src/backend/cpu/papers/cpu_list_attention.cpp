@@ -283,6 +283,9 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
   threads_->parallel_for(s.heads.size(), [&](int64_t i, int thread) {
     auto* k = thread_scratch_[thread].as<float>();
     int32_t at[64];
+    const int heads = config_.kv_heads(0);  // of every layer
+    std::span<const float> centre = key_centre(static_cast<int>(i) / heads);
+    if (!centre.empty()) centre = centre.subspan(i % heads * d, d);
     for (int64_t first = 0; first < s.n_tokens; first += block_size) {
       const int n = static_cast<int>(std::min<int64_t>(block_size, s.n_tokens - first));
       std::byte* block = s.heads[i].blocks[first / block_size];
@@ -291,7 +294,9 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
         kernels_->attention.kv_load(block + t * stride, d, layout.type, k + int64_t(t) * d);
       for (int t = 0; t < n; ++t) at[t] = static_cast<int32_t>(first + t);
       if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_[0].data(), at, {false, d});
+      if (unrotated) shift_keys(k, n, centre, 1);
       if (layout.transforms_keys()) transform(k, n, d);  // the transform is its own inverse
+      if (!unrotated) shift_keys(k, n, centre, -1);
       for (int t = 0; t < n && unrotated; ++t) {         // rotates by the negative angle
         float* x = k + int64_t(t) * d;
         const float* cos_sin = cos_sin_[0].data() + (first + t) * d;
