@@ -1,5 +1,5 @@
-// What keys in 8 bits are stored without: the mean rotated bias, against float64; and that answers
-// of a model with a large key bias are as exact as those of one without.
+// Keys in 8 bits are stored without the mean rotated bias. Tests compare that mean with float64,
+// and logits of a model with a large key bias with those of a model without one.
 #include "model/key_centre.h"
 
 #include <bit>

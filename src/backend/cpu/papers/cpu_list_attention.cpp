@@ -283,7 +283,7 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
   threads_->parallel_for(s.heads.size(), [&](int64_t i, int thread) {
     auto* k = thread_scratch_[thread].as<float>();
     int32_t at[64];
-    const int heads = config_.kv_heads(0);  // of every layer
+    const int heads = config_.kv_heads(0);  // every layer has as many
     std::span<const float> centre = key_centre(static_cast<int>(i) / heads);
     if (!centre.empty()) centre = centre.subspan(i % heads * d, d);
     for (int64_t first = 0; first < s.n_tokens; first += block_size) {
@@ -297,7 +297,7 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
       if (unrotated) shift_keys(k, n, centre, 1);
       if (layout.transforms_keys()) transform(k, n, d);  // the transform is its own inverse
       if (!unrotated) shift_keys(k, n, centre, -1);
-      for (int t = 0; t < n && unrotated; ++t) {         // rotates by the negative angle
+      for (int t = 0; t < n && unrotated; ++t) {  // rotates by the negative angle
         float* x = k + int64_t(t) * d;
         const float* cos_sin = cos_sin_[0].data() + (first + t) * d;
         for (int j = 0; j < half; ++j) {
