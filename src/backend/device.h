@@ -149,9 +149,9 @@ class Device {
   // Makes the cosines and sines of positions below n: a table for each entry of Config::ropes.
   // Every call must give the same frequencies.
   virtual void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) = 0;
-  // Keys in 8 bits are stored without these from now on (key_centres, model/key_centre.h). Called
-  // once, before the first prompt, and only where keys are in 8 bits.
-  virtual void leave_out(std::vector<std::vector<float>> key_centres) = 0;
+  // Sets the centres of the layers' keys (key_centres, model/key_centre.h). From now on 8-bit keys
+  // are stored without their centre. Call it once, before the first prompt, and only with 8-bit KV.
+  virtual void set_key_centres(std::vector<std::vector<float>> centres) = 0;
   // x[i] = row tokens[i] of the table, times Config::stream_scale.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   virtual void linear(const Linear& args) = 0;

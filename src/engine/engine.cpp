@@ -27,7 +27,7 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
     ropes_.push_back(rope_frequencies(rope, c.rope_head(rope), n_ctx()));
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   device_ = make_device(model, options_, threads_.get());
-  if (options_.layout.transforms_keys()) device_->leave_out(key_centres(model, ropes_));
+  if (options_.layout.transforms_keys()) device_->set_key_centres(key_centres(model, ropes_));
   ops_ = std::make_unique<LayerOps>(model, *device_);
   if (options_.drafts)
     head_ = std::make_unique<DraftHead>(model, options_, threads_.get(), *device_);

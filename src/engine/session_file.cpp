@@ -40,7 +40,8 @@ const SessionOrigin& Engine::origin() {
     for (const float value : {r.scale, r.factor, r.temperature}) rotation.add_value(value);
     rotation.add_value(r.temperature_ctx);
   }
-  // Keys in 8 bits lack their centre: those that an older riffle wrote are refused.
+  // 8-bit keys are stored without their centre. The hash has the centres too, so sessions whose
+  // keys were saved with another centre, or with none, are refused.
   if (o.type == KvType::Q8)
     for (const std::vector<float>& centre : key_centres(model_, ropes_))
       rotation.add(centre.data(), centre.size() * sizeof(float));
@@ -173,11 +174,15 @@ void Engine::check_origin(const SessionFile& file) {
     fail(RIFFLE_UNSUPPORTED, "%s: KV: found %s, expected %s (`kv_type`, `block_size`)",
          file.path().c_str(), kv(has).c_str(), kv(want).c_str());
   }
+  bool has_centres = false;
+  for (int layer = 0; want.type == KvType::Q8 && layer < model_.config.n_layers; ++layer)
+    has_centres |= has_key_centre(model_, layer);
   if (has.rotation != want.rotation)
     differs("positions",
             std::string("other RoPE frequencies") +
-                (want.type == KvType::Q8 ? ", or 8-bit keys of an older riffle" : ""),
-            "those of this model and context length; read the text again");
+                (has_centres ? " or an older form of 8-bit keys" : ""),
+            std::string("the RoPE frequencies of this model and context length") +
+                (has_centres ? " and 8-bit keys of this version" : "") + "; read the text again");
   const int64_t n = file.content().n_tokens();
   if (n > n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "%s: the session has %lld tokens, but the context holds %lld",

@@ -8,8 +8,9 @@
 namespace riffle {
 namespace {
 
-// Means of the cosines and sines of each pair, [head_dim/2][2]. Positions of longer contexts count
-// as those up to kMost do: in all that is longer, slow pairs turn too far.
+// Returns the mean cosine and sine of each pair, [head_dim/2][2], over the first n_positions
+// positions, but at most kMost. Over more positions slow pairs turn so far that their mean
+// vanishes.
 std::vector<double> mean_rotation(const RopeFrequencies& rope, int head_dim, int64_t n_positions) {
   constexpr int64_t kMost = 32768, kSamples = 4096;
   const int64_t n = std::clamp<int64_t>(n_positions, 1, kMost), samples = std::min(n, kSamples);
@@ -25,14 +26,20 @@ std::vector<double> mean_rotation(const RopeFrequencies& rope, int head_dim, int
 
 }  // namespace
 
+bool has_key_centre(const Model& model, int layer) {
+  const Config& c = model.config;
+  return c.attends(layer) && model.weights.layers[layer].bk.data && !c.sinks &&
+         c.qk_norm == QkNorm::NONE;
+}
+
 std::vector<std::vector<float>> key_centres(const Model& model,
                                             std::span<const RopeFrequencies> ropes) {
   const Config& c = model.config;
   std::vector<std::vector<float>> centres(c.n_layers);
   std::vector<std::vector<double>> rotations(ropes.size());
   for (int layer = 0; layer < c.n_layers; ++layer) {
+    if (!has_key_centre(model, layer)) continue;
     const Tensor& bias = model.weights.layers[layer].bk;
-    if (!c.attends(layer) || !bias.data || c.sinks || c.qk_norm != QkNorm::NONE) continue;
     const int heads = c.kv_heads(layer), d = c.head_size(layer), rope = c.layers[layer].rope;
     std::vector<double>& rotation = rotations[rope];
     if (rotation.empty()) rotation = mean_rotation(ropes[rope], d, c.n_ctx);

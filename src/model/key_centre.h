@@ -1,12 +1,11 @@
-// The part of a layer's keys that hardly depends on the token. Keys in 8 bits are stored without
-// it.
+// The centre of a layer's keys: the mean of the rotated key bias. 8-bit keys are stored without it.
 //
-// A key is R_p (W x + b): the bias b of the key projection, rotated to position p, is in all of
-// them. In some models it is ten times as large as the rest (Qwen2.5: 277 against 20 to 75 in the
-// first layer), and takes nearly all of 8 bits. The centre is the mean of R_p b over the positions
-// of the trained context. A query's product with the centre is the same for all tokens, so the
-// softmax over scores of k - centre is that over scores of k. This is our choice (measured:
-// tools/bench/results/real-models.md, KV in 8 bits).
+// A key is R_p (W x + b): W x plus the bias b of the key projection, rotated to position p. In some
+// models R_p b is far larger than R_p W x (in heads of Qwen2.5: norms of 277 against 22 to 77). The
+// scale of an 8-bit key then leaves few bits for the differences between tokens. The centre is the
+// mean of R_p b over the trained positions, at most 32,768. The product of a query and the centre
+// is the same for every key, so subtracting the centre does not change the softmax. This method is
+// our own; the figures are in tools/bench/results/real-models.md, The centre of q8 keys.
 #pragma once
 #include <span>
 #include <vector>
@@ -15,10 +14,13 @@
 
 namespace riffle {
 
+// Tells whether the layer's keys have a centre. They have none if the key projection has no bias,
+// if the model normalises keys, or if it has attention sinks: a sink is compared with the whole
+// score.
+bool has_key_centre(const Model& model, int layer);
+
 // Returns the centre of each layer's keys, [n_kv_heads][head_dim], rotated and transformed
-// (kernels/common/hadamard.h) as stored keys are. A layer has none (it is empty) if its key
-// projection has no bias, if keys are normalised afterwards, or if the softmax also has sinks,
-// which are compared with whole scores.
+// (kernels/common/hadamard.h) like stored keys. The vector of a layer without a centre is empty.
 std::vector<std::vector<float>> key_centres(const Model& model,
                                             std::span<const RopeFrequencies> ropes);
 

@@ -93,7 +93,8 @@ TEST_CASE("a key centre is the mean of the rotated bias", "[q8][model]") {
     }
 }
 
-TEST_CASE("keys have no centre where whole scores count, or without a bias", "[q8][model]") {
+TEST_CASE("keys have no centre without a bias, with attention sinks or with key norms",
+          "[q8][model]") {
   const auto none = [](const Model& model) {
     const RopeFrequencies rope =
         rope_frequencies(model.config.ropes[0], kHeadDim, model.config.n_ctx);
@@ -111,7 +112,7 @@ TEST_CASE("keys have no centre where whole scores count, or without a bias", "[q
   CHECK(none(*model));
 }
 
-TEST_CASE("a large key bias costs 8-bit keys nothing", "[q8][model][arithmetic]") {
+TEST_CASE("a large key bias hardly adds to the error of 8-bit keys", "[q8][model][arithmetic]") {
   for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE})
     for (const int64_t slots : {0, 200}) {
       INFO("selector " << selector << ", " << slots << " slots");
@@ -126,7 +127,7 @@ TEST_CASE("a large key bias costs 8-bit keys nothing", "[q8][model][arithmetic]"
           difference(logits_of(plain, KvKind::Q8, o), logits_of(plain, KvKind::F32, o));
       const double with =
           difference(logits_of(biased, KvKind::Q8, o), logits_of(biased, KvKind::F32, o));
-      INFO("without a bias " << without << ", with one " << with);
+      INFO("with a small bias " << without << ", with a large one " << with);
       CHECK(without < 0.05);
       CHECK(with < 2 * without + 0.01);
     }

@@ -97,8 +97,8 @@ inline std::unique_ptr<Model> wide_model() {
   return model;
 }
 
-// wide_model() with key biases of which a few dimensions are large, and 1,024 trained tokens. The
-// large ones turn slowly: those that turn fast have no mean.
+// Returns wide_model() with a key bias and 1,024 trained tokens. The bias is large in three
+// dimensions of each head. RoPE turns these slowly; the mean of fast ones would be about 0.
 inline std::unique_ptr<Model> biased_model(float size) {
   auto model = wide_model();
   const Config& c = model->config;

@@ -20,9 +20,9 @@ struct AttentionKernels {
   // Attends for one row to one block. q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to
   // the tokens whose bit is set in mask (bit t: token t; bits >= block_size are zero), merges into
   // state, and stores each head's log-sum-exp of this block only in l_block[g] (-inf for an empty
-  // mask). o may hold any finite values; scores up to +-1e4 stay finite. next: the block that will
-  // be asked for next, or NULL; it is fetched into the cache along the way. Blocks are
-  // scattered and a page or two long, and hardware prefetchers do not cross pages by themselves.
+  // mask). o may hold any finite values; scores up to +-1e4 stay finite. next: the block of the
+  // next call, or NULL; this call prefetches it. Blocks are scattered and a page or two long, and
+  // hardware prefetchers do not cross pages by themselves.
   void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size,
                        uint64_t mask, AttendState* state, float* l_block, const void* next);
 

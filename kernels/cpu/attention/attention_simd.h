@@ -61,7 +61,7 @@ constexpr int dim_vectors(int heads) {
 }
 
 // o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at
-// j (the last of n_tail values if that is not 0). A token's p begin kStride after the last one's.
+// j (the last of n_tail values if that is not 0). p is [token][kStride].
 template <class S, class Rows, int H, int kStride, int N, bool kTail>
 inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* tokens, int n,
                        int j, int n_tail, const float* w_old, const float* w_new, float* o,
@@ -95,7 +95,7 @@ inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* 
   }
 }
 
-// Does so for all dimensions of heads [h, G).
+// Calls add_values for every dimension of heads [h, G).
 template <class S, class Rows, int G, int kStride, int h = 0>
 inline void add_all_values(const float* p, const char* v, int64_t d, const uint8_t* tokens, int n,
                            const float* w_old, const float* w_new, float* o, const char* next) {
@@ -132,7 +132,7 @@ inline MergedStates<S> merge_states(Vec m, Vec s, Vec m_part, Vec s_part) {
 
 // Attends to one block with G heads. tokens[n]: the tokens to attend to, n >= 1. Scores lie as
 // [token][H], so that kLanes/H tokens fill one vector and the softmax runs over all heads at once.
-// H is the power of two from G on; the scores of heads that do not exist are 0.
+// H is the smallest power of two from G on. Scores of the H - G heads of padding are 0.
 template <class S, class Rows, int H, int G = H>
 void attend_heads(const float* q, int64_t d, const char* k, const char* v, const uint8_t* tokens,
                   int n, float* o, float* m, float* s, float* l_block, const char* next) {

@@ -35,9 +35,10 @@ static constexpr int64_t int4_query_bytes(int g, int d) {
 //                                            16w+8+i and 16w+12+i, the first in its lowest bits
 // The means of 16 consecutive blocks lie as the codes of 16 tokens do, in 8 bits, plus 128:
 //   means  [4 ceil(d/16)][16 blocks][4 bytes]
-// A rotated query's form for them is int4_query's, then from the next cache line on
-//   repeated  [4 ceil(d/16)][g][8][4]   the upper digits of four dimensions, eight times: a whole
-//                                       vector, so that a product takes it from memory
+// int2_query writes a rotated query for these codes and means: int4_query's form, padding to 64
+// bytes, then
+//   repeated  [4 ceil(d/16)][g][8][4]   the upper digits of four dimensions, eight times. That
+//                                       fills a 32-byte vector, so a product reads it directly.
 //   pairs     [4 ceil(d/16)][g][4] i16  the values of four dimensions, in the order 0, 2, 1, 3
 // A rotated key_j is about mean_scale * (mean_j - 128) + scale * (code_j - 1.5).
 static constexpr int kInt2Dims = 4096;  // the most dimensions
@@ -94,8 +95,8 @@ struct SelectKernels {
   // q: f32 [g][d], rotated. query is 64-byte aligned.
   void (*int2_query)(const float* q, int g, int d, void* query);
   // out[h*ldo + t] = q_h . decoded key t, for the tokens of a run. query: int2_query's form. Codes
-  // are multiplied by the upper digits alone: leaving out the lower ones errs far less than the
-  // codes do.
+  // are multiplied by the upper digits alone: the lower digits matter far less than the error of
+  // the codes.
   void (*int2_score)(const Int2Run& run, const void* query, int g, float* out, int64_t ldo);
 
   // w[i] = exp(s[i] - top), top = max s (w may be s). Returns the sum of fixed(w[i]), the weight in

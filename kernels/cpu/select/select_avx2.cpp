@@ -21,7 +21,8 @@ struct SelectAvx2 : Avx2 {
   }
   using Whole = __m256i;  // 8 sums
   static Whole no_whole() { return _mm256_setzero_si256(); }
-  // Leaves out of exp() what only results below 2^-25 need.
+  // x is taken as -18 at least, since e^-18 rounds to 0 units. So exp()'s care for small results
+  // is not needed.
   static Whole add_whole(Whole sum, Vec x) {
     x = _mm256_max_ps(set1(-18), x);
     const Vec n = round(x * set1(kExpPerLn2));
@@ -157,8 +158,8 @@ struct SelectAvx2 : Avx2 {
     }
   }
 
-  // Writes the products of 16 blocks' means, plus 128, with the values of H heads, each rounded
-  // once. The products of 256 dimensions (of up to 255 * 32639) fit 32 bits.
+  // Writes the products of 16 blocks' means, plus 128, with the values of H heads, each sum
+  // rounded to float once. 256 products of at most 255 * 32639 fit 32 bits.
   template <int H>
   static void int2_means(const uint8_t* means, int quads, const Int2Query& q, float* out) {
     constexpr int kQuads = 64;
@@ -205,7 +206,7 @@ struct SelectAvx2 : Avx2 {
             load(of_mean + h * 16 + t) - set1(128 * static_cast<float>(q.totals[2 * h + 1]));
         store(of_mean + h * 16 + t, load(scales + t) * (set1(q.step[h]) * joined));
       }
-    // All products first: with the scores' numbers at hand too, registers would not suffice.
+    // All products come before any score, since registers do not suffice for both.
     alignas(32) int32_t dots[H * 16 * 64];
     const int64_t ld = 16 * int64_t(run.block_size);
     int2_dots<H>(run, q, dots, ld);

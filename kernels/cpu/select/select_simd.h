@@ -108,7 +108,7 @@ void int2_score(const Int2Run& whole, const void* query, int g, float* out, int6
     Int2Run ahead = run;
     int2_advance(&ahead);
     run.next = b + 16 < whole.n_blocks ? &ahead : whole.next;
-    if (run.next != nullptr) {  // int2_heads fetches the codes
+    if (run.next != nullptr) {  // int2_heads prefetches the codes
       for (int64_t i = 0; i < int2_mean_bytes(whole.d); i += 64)
         __builtin_prefetch(run.next->means + i);
       for (int64_t i = 0; i < 16 * int64_t(whole.block_size); i += 32)
@@ -169,7 +169,7 @@ void masses_of_blocks(const float* s, int64_t n_blocks, float* top, float* sum) 
     S::largest_of(most, tops);
     typename S::Whole sums[kBlocks];
     for (int i = 0; i < kBlocks; i++) {
-      const Vec largest = S::max(S::set1(-3e38f), S::set1(tops[i]));  // a block may have no weight
+      const Vec largest = S::max(S::set1(-3e38f), S::set1(tops[i]));  // all of a block may be -inf
       auto whole = S::no_whole();
       for (int j = 0; j < kVectors; j++) whole = S::add_whole(whole, scores(i, j) - largest);
       sums[i] = whole;

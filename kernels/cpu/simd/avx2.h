@@ -30,7 +30,7 @@ struct Avx2 {
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec load_n(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
   static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
-  // Plain stores of halves: a masked store takes tens of cycles on some processors (Zen 3).
+  // Stores 4, 2 and 1 floats separately: a masked store takes tens of cycles on Zen 3.
   static void store_n(float* p, Vec x, int n) {
     if (n >= 8) return store(p, x);
     __m128 part = _mm256_castps256_ps128(x);

@@ -62,7 +62,7 @@ struct RopeAppendStep {
   int64_t ldq = 0, ldk = 0;
   int n = 0, n_heads = 0, n_kv_heads = 0;
   int64_t tail_offset = 0;            // as in DecodeStep
-  const float* key_centre = nullptr;  // [n_kv_heads][head_dim], which Q8 keys lack; null: none
+  const float* key_centre = nullptr;  // [n_kv_heads][head_dim], subtracted from Q8 keys; or null
   const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // for keys, and for queries
   RopePairs pairs;
   const StepSequence* sequences = nullptr;

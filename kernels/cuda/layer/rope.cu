@@ -70,8 +70,8 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, RopePair
   if (j < half) head[j] = pair.first, head[j + half] = pair.second;
 }
 
-// Appends the rotated key `pair`, transformed and less its centre (or null), and the value, both in
-// 8 bits. Numbers that share a scale are in one warp.
+// Appends the value and the rotated key `pair`, both in 8 bits. The key is transformed, then
+// `centre` is subtracted, unless it is null. Numbers that share a scale are in one warp.
 __device__ void append_q8(const Pair& pair, const float* v, int half, const float* centre,
                           std::byte* key, std::byte* value) {
   __shared__ float numbers[2][2 * kMaxHalf];  // key, value
@@ -101,8 +101,8 @@ __device__ void append_q8(const Pair& pair, const float* v, int half, const floa
   }
 }
 
-// Writes the rotated key and the value to row `slot` of a block. centre: what Q8 keys lack, or
-// null. All threads of the block call this.
+// Writes the rotated key and the value to row `slot` of a block. centre: subtracted from a Q8
+// key, or null. All threads of the block call this.
 __device__ void append(const float* k, const float* v, int half, const float* cs, RopePairs pairs,
                        std::byte* block, int64_t slot, const KvLayout& layout,
                        const float* centre) {

@@ -25,8 +25,8 @@ class CpuDevice : public Device {
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
   void copy(const float* src, int64_t n, float* to) override { std::copy_n(src, n, to); }
   void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
-  void leave_out(std::vector<std::vector<float>> key_centres) override {
-    key_centres_ = std::move(key_centres);
+  void set_key_centres(std::vector<std::vector<float>> centres) override {
+    key_centres_ = std::move(centres);
   }
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
@@ -108,7 +108,7 @@ class CpuDevice : public Device {
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
-  // Returns the centres of a layer's heads; empty: none.
+  // Returns the centres of a layer's KV heads. Empty if the layer has none.
   std::span<const float> key_centre(int layer) const {
     return key_centres_.empty() ? std::span<const float>() : key_centres_[layer];
   }
@@ -169,7 +169,7 @@ class CpuDevice : public Device {
   std::vector<Row> layer_rows_;  // rows of one sequence
   // For each entry of Config::ropes: [positions][head_dim/2][2].
   std::vector<std::vector<float>> cos_sin_;
-  std::vector<std::vector<float>> key_centres_;  // leave_out; empty if keys are not in 8 bits
+  std::vector<std::vector<float>> key_centres_;  // [layer]; empty without 8-bit KV
   int64_t rope_positions_ = 0;
 
   Buffer logits_, next_logits_;  // logits of the last step; of the current one

@@ -85,11 +85,11 @@ void CudaDevice::copy(const float* src, int64_t n, float* to) {
         "copying rows");
 }
 
-void CudaDevice::leave_out(std::vector<std::vector<float>> key_centres) {
+void CudaDevice::set_key_centres(std::vector<std::vector<float>> centres) {
   const DeviceScope on = enter();
   std::vector<float> all;
   key_centre_at_.clear();
-  for (const std::vector<float>& centre : key_centres) {
+  for (const std::vector<float>& centre : centres) {
     key_centre_at_.push_back(centre.empty() ? -1 : static_cast<int64_t>(all.size()));
     all.insert(all.end(), centre.begin(), centre.end());
   }
@@ -434,7 +434,7 @@ void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0
         "rotating queries");
 }
 
-// Returns the centres of a layer's keys; null: none.
+// Returns the key centres of a layer, or null if it has none.
 const float* CudaDevice::key_centre(int layer) const {
   if (key_centre_at_.empty() || key_centre_at_[layer] < 0) return nullptr;
   return key_centres_.as<float>() + key_centre_at_[layer];

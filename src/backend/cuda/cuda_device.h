@@ -63,7 +63,7 @@ class CudaDevice : public Device {
     return logits_.fetch(i);
   }
   void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
-  void leave_out(std::vector<std::vector<float>> key_centres) override;
+  void set_key_centres(std::vector<std::vector<float>> centres) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
@@ -168,8 +168,8 @@ class CudaDevice : public Device {
 
   Buffer replayed_;                     // one StepSequence
   std::vector<Buffer> cos_sin_;         // for each entry of Config::ropes
-  Buffer key_centres_;                  // leave_out, one layer after the other
-  std::vector<int64_t> key_centre_at_;  // where a layer's begins, in values; -1: it has none
+  Buffer key_centres_;                  // centres of all layers, in their order
+  std::vector<int64_t> key_centre_at_;  // [layer] offset in key_centres_; -1: none
   int64_t rope_positions_ = 0;
   Buffer embedding_[2];  // pinned staging
   Event embedded_[2];

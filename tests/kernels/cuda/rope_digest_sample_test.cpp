@@ -61,8 +61,8 @@ KvLayout layout_of(KvType type, int block_size, int d) {
 }
 cpu::KvType twin(KvType type) { return static_cast<cpu::KvType>(type); }
 
-// Writes what the kernel should into blocks here: rotated key, less its centre in 8 bits, and value
-// of one (row, head).
+// Writes the rotated key and the value of one (row, head) into a block here, as the kernel should.
+// A key in 8 bits is transformed, and its centre is subtracted.
 void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table,
                  int32_t position, RopePairs pairs, const KvLayout& layout, const float* centre,
                  uint8_t* block) {

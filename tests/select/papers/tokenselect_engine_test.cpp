@@ -144,7 +144,7 @@ TEST_CASE("a scored prompt at list positions ends in the same logits",
 
 TEST_CASE("a session follows the selection from one convention to the other",
           "[tokenselect][model][arithmetic]") {
-  std::vector<std::vector<float>> exact;  // with f32 KV and no list
+  std::vector<std::vector<float>> exact;  // logits with f32 KV, without list positions
   for (const auto& [device, kv] :
        {std::pair(DeviceKind::CPU, KvKind::F32), std::pair(DeviceKind::EMU, KvKind::F32),
         std::pair(DeviceKind::CPU, KvKind::F16)}) {
@@ -187,8 +187,8 @@ TEST_CASE("a session follows the selection from one convention to the other",
     both(dense, test::some_tokens(30, 1), false);
     both(dense, test::some_tokens(5, 1), true);
     // Some hundreds of keys are rotated up to five times. With f16 KV each rotation rounds them,
-    // and prompts have 8-bit products on some instruction sets: what these cost without a list is
-    // the measure.
+    // and some instruction sets multiply prompts in 8 bits. So the bound for f16 is three times the
+    // error that f16 KV has without list positions.
     if (kv == KvKind::F32) {
       CHECK(difference(have, want) <= 2e-2);
       exact = want;
@@ -198,7 +198,7 @@ TEST_CASE("a session follows the selection from one convention to the other",
   }
 }
 
-TEST_CASE("8-bit keys keep their bias when they are held by list positions and back",
+TEST_CASE("8-bit keys keep their bias when a session changes to list positions and back",
           "[tokenselect][q8][model][arithmetic]") {
   ContextOptions o = test::options();
   o.n_ctx = 1024;
@@ -227,9 +227,10 @@ TEST_CASE("8-bit keys keep their bias when they are held by list positions and b
       bound.push_back(exact.logits(u));
     }
   }
-  // Keys that are held before RoPE have their whole bias, so 8 bits hold the rest less exactly, and
-  // two more roundings follow. A bias that is lost or counted twice changes every logit.
-  INFO(difference(have, want) << " with list positions, 8 bits alone " << difference(want, bound));
+  // A bias that is lost or counted twice changes every logit. Some error is expected: keys stored
+  // before RoPE include the whole bias, so their 8-bit steps are coarser, and each change of
+  // positions rounds them again.
+  INFO(difference(have, want) << " after list positions, q8 alone " << difference(want, bound));
   CHECK(difference(have, want) <= 15 * difference(want, bound));
 }
 

@@ -283,7 +283,7 @@ void CpuDevice::change_positions(SequenceKv& s, bool unrotated) {
   threads_->parallel_for(s.heads.size(), [&](int64_t i, int thread) {
     auto* k = thread_scratch_[thread].as<float>();
     int32_t at[64];
-    const int heads = config_.kv_heads(0);  // every layer has as many
+    const int heads = config_.kv_heads(0);  // the same in all layers
     std::span<const float> centre = key_centre(static_cast<int>(i) / heads);
     if (!centre.empty()) centre = centre.subspan(i % heads * d, d);
     for (int64_t first = 0; first < s.n_tokens; first += block_size) {

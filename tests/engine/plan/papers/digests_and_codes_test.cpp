@@ -57,8 +57,9 @@ TEST_CASE("a context that key codes shorten names them, and what would hold more
   const MemoryPlan ranked = planned(SelectorKind::PSA, RankBy::CODES, memory);
   CHECK(ranked.n_ctx < psa.n_ctx);
   CHECK_THAT(ranked.context_note, Catch::Contains("(rank digests, ") && Catch::Contains(more));
-  // In blocks of 16 tokens digests take nearly as much. Lengths are multiples of 1,024 tokens, and
-  // what else takes memory differs between machines: both may come to the same length.
+  // In blocks of 16 tokens digests take nearly as much memory as key codes. Lengths are multiples
+  // of 1,024 tokens, and other memory differs between machines. So share and psa may get the same
+  // length; the note names key codes only if share's is shorter.
   o.block_size = 16;
   const MemoryPlan small = planned(SelectorKind::SHARE, RankBy::DIGESTS, memory);
   CHECK(small.n_ctx < model->config.n_ctx);
