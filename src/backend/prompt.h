@@ -54,7 +54,8 @@ class Prompt {
   const LayerKv& layer() const { return layer_; }  // the current one
   // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to the layer. k is before RoPE and
   // may be overwritten: it is rotated by LayerConfig::rope and, if held keys are transformed
-  // (BlockLayout::transforms_keys), transformed. Neither is done if the sequence's keys are
+  // (BlockLayout::transforms_keys), transformed, less the layer's key centre
+  // (Device::set_key_centres). None of this is done if the sequence's keys are
   // unrotated; with Config::rope_interleaved only their pairs are put in order.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
   virtual void attend(const PromptAttention& args) = 0;

@@ -84,7 +84,8 @@ class Step {
   virtual void embed(const Tensor& table, float* x) = 0;
   // Rotates q and k [n][heads*head_dim] (in place) to the rows' positions, q by Config::query_rope
   // and k by LayerConfig::rope of the layer. If held keys are transformed
-  // (BlockLayout::transforms_keys), transforms both. Then k and v go into the newest blocks of the
+  // (BlockLayout::transforms_keys), transforms both and subtracts the layer's key centre from k
+  // (Device::set_key_centres). Then k and v go into the newest blocks of the
   // layer. Rows of sequences with unrotated keys are rotated to position 0 and not transformed.
   // With StepRequest::attention, that source's q, k and v take the place of these.
   virtual void append(int layer, float* q, float* k, const float* v) = 0;

@@ -40,11 +40,13 @@ const SessionOrigin& Engine::origin() {
     for (const float value : {r.scale, r.factor, r.temperature}) rotation.add_value(value);
     rotation.add_value(r.temperature_ctx);
   }
-  // 8-bit keys are stored without their centre. The hash has the centres too, so sessions whose
-  // keys were saved with another centre, or with none, are refused.
-  if (o.type == KvType::Q8)
-    for (const std::vector<float>& centre : key_centres(model_, ropes_))
-      rotation.add(centre.data(), centre.size() * sizeof(float));
+  ropes_hash_ = rotation.value();
+  // 8-bit keys are stored without their centre, which follows from the bias and the frequencies.
+  // With the biases in the hash, sessions whose keys were saved whole are refused.
+  for (int i = 0; o.type == KvType::Q8 && i < c.n_layers; ++i) {
+    const Tensor& bias = model_.weights.layers[i].bk;
+    if (has_key_centre(model_, i)) rotation.add(bias.data, bias.cols * sizeof(float));
+  }
   o.rotation = rotation.value();
   return origin_.emplace(std::move(o));
 }
@@ -174,15 +176,11 @@ void Engine::check_origin(const SessionFile& file) {
     fail(RIFFLE_UNSUPPORTED, "%s: KV: found %s, expected %s (`kv_type`, `block_size`)",
          file.path().c_str(), kv(has).c_str(), kv(want).c_str());
   }
-  bool has_centres = false;
-  for (int layer = 0; want.type == KvType::Q8 && layer < model_.config.n_layers; ++layer)
-    has_centres |= has_key_centre(model_, layer);
+  if (has.rotation != want.rotation && has.rotation == ropes_hash_)
+    differs("8-bit keys", "keys with the bias of the key projection, of an older riffle",
+            "keys without it; read the text again");
   if (has.rotation != want.rotation)
-    differs("positions",
-            std::string("other RoPE frequencies") +
-                (has_centres ? " or an older form of 8-bit keys" : ""),
-            std::string("the RoPE frequencies of this model and context length") +
-                (has_centres ? " and 8-bit keys of this version" : "") + "; read the text again");
+    differs("positions", "other RoPE frequencies", "those of this model and context length");
   const int64_t n = file.content().n_tokens();
   if (n > n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "%s: the session has %lld tokens, but the context holds %lld",

@@ -1,6 +1,7 @@
 #include "model/key_centre.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/common/hadamard.h"
 #include "kernels/common/rope_pairs.h"
@@ -8,19 +9,20 @@
 namespace riffle {
 namespace {
 
-// Returns the mean cosine and sine of each pair, [head_dim/2][2], over the first n_positions
-// positions, but at most kMost. Over more positions slow pairs turn so far that their mean
-// vanishes.
-std::vector<double> mean_rotation(const RopeFrequencies& rope, int head_dim, int64_t n_positions) {
-  constexpr int64_t kMost = 32768, kSamples = 4096;
-  const int64_t n = std::clamp<int64_t>(n_positions, 1, kMost), samples = std::min(n, kSamples);
-  std::vector<float> row(head_dim);
-  std::vector<double> mean(head_dim);
-  for (int64_t i = 0; i < samples; ++i) {
-    rope.row(i * n / samples, row.data());
-    for (int j = 0; j < head_dim; ++j) mean[j] += static_cast<double>(row[j]);
+// Positions of the mean. Over more positions slow pairs turn so far that their mean vanishes.
+constexpr int64_t kMostPositions = 32768;
+
+// Returns the mean cosine and sine of each pair, [head_dim/2][2], over positions 0 to n - 1. The
+// mean of e^(ifp) is e^(if(n-1)/2) sin(nf/2) / (n sin(f/2)).
+std::vector<double> mean_rotation(const RopeFrequencies& rope, int64_t n) {
+  std::vector<double> mean;
+  for (const float frequency : rope.frequency) {
+    const auto f = static_cast<double>(frequency), count = static_cast<double>(n);
+    const double length = f == 0 ? 1 : std::sin(count * f / 2) / (count * std::sin(f / 2));
+    const double times = static_cast<double>(rope.factor * (f == 0 ? 1 : rope.scale));
+    mean.push_back(times * length * std::cos(f * (count - 1) / 2));
+    mean.push_back(times * length * std::sin(f * (count - 1) / 2));
   }
-  for (double& m : mean) m /= static_cast<double>(samples);
   return mean;
 }
 
@@ -42,7 +44,8 @@ std::vector<std::vector<float>> key_centres(const Model& model,
     const Tensor& bias = model.weights.layers[layer].bk;
     const int heads = c.kv_heads(layer), d = c.head_size(layer), rope = c.layers[layer].rope;
     std::vector<double>& rotation = rotations[rope];
-    if (rotation.empty()) rotation = mean_rotation(ropes[rope], d, c.n_ctx);
+    if (rotation.empty())
+      rotation = mean_rotation(ropes[rope], std::clamp<int64_t>(c.n_ctx, 1, kMostPositions));
     const int rotated = c.ropes[rope].rotated;
     const RopePairs pairs = {c.rope_interleaved, rotated > 0 ? rotated : d};
     std::vector<float>& centre = centres[layer];

@@ -57,7 +57,7 @@ void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, i
   const void* query = query_of(row, plan);
   for (int b = *first, run; b < end; b += run) {
     run = std::min(kRun, end - b);
-    keys.scores(row.layer, row.head, b, run, query, g, scores, ldo);
+    keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, end);
     for (int h = 0; h < g; ++h) {
       const int64_t at = h * masses.stride + b;
       float *tops = masses.tops + at, *sums = masses.sums + at;

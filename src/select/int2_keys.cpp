@@ -51,7 +51,7 @@ void Int2Keys::prepare_query(const float* q, int g, void* query) const {
 }
 
 void Int2Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out,
-                      int64_t ldo) const {
+                      int64_t ldo, int end) const {
   const Segment s(layout_, kSegmentBlocks);
   const auto from = [&](int b, int run) {
     const int at = b % kSegmentBlocks;
@@ -68,7 +68,7 @@ void Int2Keys::scores(int layer, int head, int first, int n, const void* query, 
   for (int b = first, run; b < first + n; b += run) {
     run = std::min(first + n - b, kSegmentBlocks - b % kSegmentBlocks);
     cpu::Int2Run next, blocks = from(b, run);
-    if (b + run < this->blocks(layer, head)) next = from(b + run, 0), blocks.next = &next;
+    if (b + run < end) next = from(b + run, 0), blocks.next = &next;
     kernels_->select.int2_score(blocks, query, g, out + int64_t(b - first) * layout_.block_size,
                                 ldo);
   }

@@ -17,13 +17,14 @@ class Int2Keys : public KeyCodes {
   int64_t block_bytes() const { return segment_bytes(layout_) / kSegmentBlocks; }
 
   // prepare_query puts a query group [g][d] into the form that scores() takes, of query_bytes()
-  // bytes. Scores have the query's scale: for scaled scores, multiply the query by 1/sqrt(d) first.
+  // bytes, which begin at a multiple of 64. Scores have the query's scale: for scaled scores,
+  // multiply the query by 1/sqrt(d) first.
   size_t query_bytes(int g) const;
   void prepare_query(const float* q, int g, void* query) const;
-  // Writes the estimated scores of the tokens of blocks [first, first + n) to out[h * ldo + t].
-  // Requires: first is a multiple of 16.
+  // Writes the estimated scores of the tokens of blocks [first, first + n) to out[h * ldo + t]. Of
+  // the blocks that follow, those below `end` are prefetched. Requires: first is a multiple of 16.
   void scores(int layer, int head, int first, int n, const void* query, int g, float* out,
-              int64_t ldo) const;
+              int64_t ldo, int end) const;
 
  private:
   static int64_t segment_bytes(const BlockLayout& layout);

@@ -12,12 +12,14 @@
 
 namespace riffle::test {
 
-// The parts that may be changed: each block of each extent, the logits, and each extent itself.
+// The parts that may be changed: each block of each extent, the logits, each extent itself, and the
+// header.
 struct SpoilSession {
   std::function<void(std::byte* block, const BlockLayout&, int64_t layer, int head, int64_t number)>
       block;
   std::function<void(float* logits, int64_t n)> logits;
   std::function<void(session_layout::Extent&)> extent;
+  std::function<void(session_layout::Header&)> header;
 };
 
 // The file's newest save is changed.
@@ -26,6 +28,12 @@ inline std::string spoiled(std::string bytes, const SpoilSession& change) {
   const auto sum = [&](uint64_t offset, uint64_t n) { return checksum(&bytes[offset], n); };
   disk::Header h;
   std::memcpy(&h, bytes.data(), sizeof h);
+  if (change.header) {
+    change.header(h);
+    std::memcpy(bytes.data(), &h, sizeof h);
+    const uint64_t sealed = sum(0, disk::kChecksumAt);
+    std::memcpy(&bytes[disk::kChecksumAt], &sealed, sizeof sealed);
+  }
   disk::Save saves[2];
   for (int i = 0; i < 2; ++i)
     std::memcpy(&saves[i], &bytes[(1 + i) * disk::kPage], sizeof saves[i]);

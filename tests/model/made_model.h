@@ -98,18 +98,21 @@ inline std::unique_ptr<Model> wide_model() {
 }
 
 // Returns wide_model() with a key bias and 1,024 trained tokens. The bias is large in three
-// dimensions of each head. RoPE turns these slowly; the mean of fast ones would be about 0.
+// dimensions of each head, and different in all layers and heads. RoPE turns these dimensions
+// slowly; the mean of fast ones would be about 0.
 inline std::unique_ptr<Model> biased_model(float size) {
   auto model = wide_model();
   const Config& c = model->config;
   model->config.n_ctx = 1024;
+  float times = 1;
   for (LayerWeights& l : model->weights.layers) {
     auto bias = std::make_unique<std::vector<float>>(c.n_kv_heads * c.head_dim, 0.1f);
     for (int h = 0; h < c.n_kv_heads; ++h) {
       float* head = bias->data() + h * c.head_dim;
-      head[14] = size;
-      head[15] = -0.6f * size;
-      head[31] = 0.8f * size;
+      head[14] = times * size;
+      head[15] = -0.6f * times * size;
+      head[31] = 0.8f * times * size;
+      times = -0.7f * times;
     }
     l.bk = {DType::F32, 1, c.n_kv_heads * c.head_dim, bias->data(), 0, 0, nullptr};
     model->owned.push_back(std::move(bias));

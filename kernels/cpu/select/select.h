@@ -1,8 +1,8 @@
 // The CPU's selection kernels: keys in 2 bits (src/select/README.md) and in 4 bits (Twilight, arXiv
 // 2502.02770, 4.2), and the choice of blocks and tokens by their weights.
 //
-// Every set gives the same bits for int2_* and int4_*, and sums of weights are sums of integers, so
-// they do not depend on the order of the tokens.
+// Every set gives the same bits for int4_* and, for d up to 512, int2_*, and sums of weights are
+// sums of integers, so they do not depend on the order of the tokens.
 #pragma once
 #include "kernels/cpu/types.h"
 

@@ -29,7 +29,7 @@ struct SessionOrigin {
   std::vector<LayerShape> layers;
   uint64_t weights = 0;    // hash of shape, type and some bytes of every tensor
   uint64_t tokenizer = 0;  // hash of all pieces, and merges or scores; 0: none
-  uint64_t rotation = 0;   // hash of RoPE's frequencies
+  uint64_t rotation = 0;   // hash of RoPE's frequencies; with q8 also of biases that keys lack
 
   KvShape shape() const { return {block_size, type, layers}; }
   // Tells whether layers keep a recurrent state; then the file has states.

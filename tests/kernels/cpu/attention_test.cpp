@@ -247,7 +247,7 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
     double worst = 0, worst_l = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
       for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
-        for (const int g : {1, 2, 3, 4, 7, 8, 16}) {
+        for (const int g : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23}) {
           const int block_size = 16 << random() % 3;
           const int n_tokens = 2 * block_size + 1 +
                                static_cast<int>(random() % block_size);  // the third block: a tail
