@@ -337,7 +337,7 @@ class Engine {
   std::optional<SessionOrigin> origin_;  // made when first needed
   ResolvedOptions options_;
   std::vector<RopeFrequencies> ropes_;  // for each entry of Config::ropes
-  uint64_t ropes_hash_ = 0;             // of ropes_ alone; set by origin()
+  uint64_t ropes_hash_ = 0;             // hash of ropes_ alone; set by origin()
   KvShape shape_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Device> device_;

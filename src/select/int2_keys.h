@@ -21,8 +21,8 @@ class Int2Keys : public KeyCodes {
   // multiply the query by 1/sqrt(d) first.
   size_t query_bytes(int g) const;
   void prepare_query(const float* q, int g, void* query) const;
-  // Writes the estimated scores of the tokens of blocks [first, first + n) to out[h * ldo + t]. Of
-  // the blocks that follow, those below `end` are prefetched. Requires: first is a multiple of 16.
+  // Writes the estimated scores of the tokens of blocks [first, first + n) to out[h * ldo + t].
+  // Blocks that follow are prefetched if they lie below `end`. Requires: first is a multiple of 16.
   void scores(int layer, int head, int first, int n, const void* query, int g, float* out,
               int64_t ldo, int end) const;
 
