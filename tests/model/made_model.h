@@ -97,26 +97,33 @@ inline std::unique_ptr<Model> wide_model() {
   return model;
 }
 
-// Returns wide_model() with a key bias and 1,024 trained tokens. The bias is large in three
-// dimensions of each head, and different in all layers and heads. RoPE turns these dimensions
-// slowly; the mean of fast ones would be about 0.
-inline std::unique_ptr<Model> biased_model(float size) {
-  auto model = wide_model();
+// Gives a model a key bias. It is large (size) in three dimensions of each head, and different in
+// all layers and heads. RoPE turns these dimensions slowly; the mean of fast ones would be about 0.
+inline std::unique_ptr<Model> with_key_bias(std::unique_ptr<Model> model, float size) {
   const Config& c = model->config;
-  model->config.n_ctx = 1024;
+  const int d = c.head_dim;
   float times = 1;
   for (LayerWeights& l : model->weights.layers) {
-    auto bias = std::make_unique<std::vector<float>>(c.n_kv_heads * c.head_dim, 0.1f);
+    auto bias = std::make_unique<std::vector<float>>(c.n_kv_heads * d, 0.1f);
     for (int h = 0; h < c.n_kv_heads; ++h) {
-      float* head = bias->data() + h * c.head_dim;
-      head[14] = times * size;
-      head[15] = -0.6f * times * size;
-      head[31] = 0.8f * times * size;
-      times = -0.7f * times;
+      float* head = bias->data() + h * d;
+      head[d / 2 - 2] = times * size;
+      head[d / 2 - 1] = -0.6f * times * size;
+      head[d - 1] = 0.8f * times * size;
+      times *= -0.7f;
+      if (std::fabs(times) < 0.5f) times *= 2.1f;
     }
-    l.bk = {DType::F32, 1, c.n_kv_heads * c.head_dim, bias->data(), 0, 0, nullptr};
+    l.bk = {DType::F32, 1, c.n_kv_heads * d, bias->data(), 0, 0, nullptr};
     model->owned.push_back(std::move(bias));
   }
+  model->config.qkv_bias = true;
+  return model;
+}
+
+// Returns wide_model() with such a bias and 1,024 trained tokens.
+inline std::unique_ptr<Model> biased_model(float size) {
+  auto model = with_key_bias(wide_model(), size);
+  model->config.n_ctx = 1024;
   return model;
 }
 
