@@ -24,7 +24,7 @@ class Int2Keys : public KeyCodes {
   // Writes the estimated scores of the tokens of blocks [first, first + n) to out[h * ldo + t].
   // Blocks that follow are prefetched if they lie below `end`. Requires: first is a multiple of 16.
   void scores(int layer, int head, int first, int n, const void* query, int g, float* out,
-              int64_t ldo, int end) const;
+              int64_t ldo, int end = 0) const;
 
  private:
   static int64_t segment_bytes(const BlockLayout& layout);
