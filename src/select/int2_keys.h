@@ -17,7 +17,7 @@ class Int2Keys : public KeyCodes {
   int64_t block_bytes() const { return segment_bytes(layout_) / kSegmentBlocks; }
 
   // prepare_query puts a query group [g][d] into the form that scores() takes, of query_bytes()
-  // bytes, which begin at a multiple of 64. Scores have the query's scale: for scaled scores,
+  // bytes, best at a multiple of 64. Scores have the query's scale: for scaled scores,
   // multiply the query by 1/sqrt(d) first.
   size_t query_bytes(int g) const;
   void prepare_query(const float* q, int g, void* query) const;

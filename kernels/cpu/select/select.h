@@ -92,7 +92,7 @@ struct SelectKernels {
 
   // Encodes the keys K[block_size][d] of a block.
   void (*int2_encode)(const void* k, KvType type, int block_size, int d, const Int2Block& out);
-  // q: f32 [g][d], rotated. query is 64-byte aligned.
+  // q: f32 [g][d], rotated. query is best 64-byte aligned.
   void (*int2_query)(const float* q, int g, int d, void* query);
   // out[h*ldo + t] = q_h . decoded key t, for the tokens of a run. query: int2_query's form. Codes
   // are multiplied by the upper digits alone: the lower digits matter far less than the error of

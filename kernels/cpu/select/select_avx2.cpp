@@ -114,6 +114,10 @@ struct SelectAvx2 : Avx2 {
   static __m256i aligned(const void* p) {
     return _mm256_load_si256(static_cast<const __m256i*>(p));
   }
+  // A query may lie anywhere; on a cache line it is read faster.
+  static __m256i four_digits(const void* p) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  }
 
   // Writes the products of a run's codes with the upper digits of H heads, [h][ld]. Two products of
   // a code (3 at most) and a digit fit 16 bits 43 times over, so only every eighth word (32
@@ -145,7 +149,8 @@ struct SelectAvx2 : Avx2 {
             __m256i sum = part[h];
             for (int field = 0; field < 4; field++)
               sum = _mm256_add_epi16(
-                  sum, _mm256_maddubs_epi16(code[field], aligned(digits + field * quad + h * 32)));
+                  sum,
+                  _mm256_maddubs_epi16(code[field], four_digits(digits + field * quad + h * 32)));
             part[h] = sum;
           }
         }
