@@ -9,6 +9,7 @@
 #include "tests/engine/session_files.h"
 #include "tests/engine/spoiled_session.h"
 #include "tests/engine/steps.h"
+#include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/made_model.h"
 #include "tests/select/selectors_here.h"
 
@@ -21,19 +22,6 @@ constexpr int kHeads = 2, kHeadDim = 32;
 
 std::unique_ptr<Model> plain() { return biased_model(0.1f); }
 std::unique_ptr<Model> biased() { return biased_model(60); }
-
-// Returns the largest difference of two runs' logits, over their largest logit.
-double difference(const std::vector<std::vector<float>>& a,
-                  const std::vector<std::vector<float>>& b) {
-  REQUIRE(a.size() == b.size());
-  double worst = 0, largest = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    for (size_t j = 0; j < a[i].size(); ++j) {
-      worst = std::max<double>(worst, std::fabs(double(a[i][j]) - double(b[i][j])));
-      largest = std::max<double>(largest, std::fabs(double(b[i][j])));
-    }
-  return worst / largest;
-}
 
 using Logits = std::vector<std::vector<float>>;
 
@@ -127,9 +115,11 @@ TEST_CASE("a large key bias hardly adds to the error of 8-bit keys", "[q8][model
       o.selection.share = 1e-6f;  // every block: rounding must not change what is read
       if (slots) o.device = DeviceKind::EMU, o.slots = slots;
       const double without =
-          difference(logits_of(plain, KvKind::Q8, o), logits_of(plain, KvKind::F32, o));
+          rows_difference(logits_of(plain, KvKind::Q8, o), logits_of(plain, KvKind::F32, o))
+              .relative;
       const double with =
-          difference(logits_of(biased, KvKind::Q8, o), logits_of(biased, KvKind::F32, o));
+          rows_difference(logits_of(biased, KvKind::Q8, o), logits_of(biased, KvKind::F32, o))
+              .relative;
       INFO("with a small bias " << without << ", with a large one " << with);
       CHECK(without < 0.05);
       CHECK(with < 2 * without + 0.01);

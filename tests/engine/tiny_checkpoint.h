@@ -97,6 +97,15 @@ TinyDifference& operator+=(TinyDifference& worst, const TinyDifference& d);
 TinyDifference tiny_difference(const std::vector<float>& got, const std::vector<float>& golden,
                                const std::string& where);
 
+// The same of several rows; `where` is the number of a row.
+inline TinyDifference rows_difference(const std::vector<std::vector<float>>& got,
+                                      const std::vector<std::vector<float>>& want) {
+  TinyDifference worst;
+  for (size_t i = 0; i < want.size(); ++i)
+    worst += tiny_difference(got[i], want[i], "row " + std::to_string(i));
+  return worst;
+}
+
 // Each position by one prefill, by a prefill and then single steps, and all in one session by a
 // prefill for each.
 TinyDifference compare(Runtime& r, const TinyCheckpoint& c);

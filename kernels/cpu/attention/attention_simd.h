@@ -133,7 +133,7 @@ inline MergedStates<S> merge_states(Vec m, Vec s, Vec m_part, Vec s_part) {
 // Attends to one block with G heads. tokens[n]: the tokens to attend to, n >= 1. Scores lie as
 // [token][H], so that kLanes/H tokens fill one vector and the softmax runs over all heads at once.
 // H is the smallest power of two from G on. Scores of the H - G heads of padding are 0.
-template <class S, class Rows, int H, int G = H>
+template <class S, class Rows, int H, int G>
 void attend_heads(const float* q, int64_t d, const char* k, const char* v, const uint8_t* tokens,
                   int n, float* o, float* m, float* s, float* l_block, const char* next) {
   using Vec = typename S::Vec;

@@ -47,9 +47,11 @@ static inline void int2_query_impl(const float* q, int g, int d, void* query) {
     }
 }
 
-// int2_totals returns the totals of a query; int2_joined its product with a
-// block's means, hi and lo being the products of its digits with the means plus 128; int2_centre
-// what the product of its upper digits with codes exceeds that with codes less 1.5 by.
+// int2_totals returns the totals of a query.
+// int2_joined returns the product of a query and a block's means. hi and lo are the products of the
+// query's upper and lower digits with the means plus 128.
+// int2_centre returns 1.5 times the total of the upper digits. The product of these digits and the
+// codes, less it, is their product with the codes less 1.5.
 static inline const int32_t* int2_totals(const void* query, int g, int d) {
   return reinterpret_cast<const int32_t*>(static_cast<const char*>(query) + int4_query_digits(g) +
                                           int4_digit_bytes(g, d));

@@ -20,9 +20,7 @@ inline ContextOptions on(DeviceKind device, SelectorKind selector, KvKind type =
 // want: the CPU's logits.
 inline void check_close(const std::vector<std::vector<float>>& got,
                         const std::vector<std::vector<float>>& want, KvKind type) {
-  TinyDifference worst;
-  for (size_t i = 0; i < want.size(); ++i)
-    worst += tiny_difference(got[i], want[i], "step " + std::to_string(i));
+  const TinyDifference worst = rows_difference(got, want);
   INFO("worst " << worst.relative << " at " << worst.where);
   // If the last bits of a key or value differ, it may get another 8-bit code.
   CHECK(worst.relative <= (type == KvKind::F32 ? 1e-4 : type == KvKind::F16 ? 2e-2 : 5e-2));

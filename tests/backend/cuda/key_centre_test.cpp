@@ -30,13 +30,6 @@ Rows logits_of(std::unique_ptr<Model> (*make)(), const ContextOptions& o) {
   return out;
 }
 
-double difference(const Rows& a, const Rows& b) {
-  REQUIRE(a.size() == b.size());
-  TinyDifference worst;
-  for (size_t i = 0; i < a.size(); ++i) worst += tiny_difference(a[i], b[i], std::to_string(i));
-  return worst.relative;
-}
-
 }  // namespace
 
 TEST_CASE("cuda: 8-bit keys are stored without their centre", "[cuda][q8]") {
@@ -52,8 +45,9 @@ TEST_CASE("cuda: 8-bit keys are stored without their centre", "[cuda][q8]") {
     CHECK(same_bits(logits_of(large_bias, o), found));
   }
   o.slots = 0;
-  const double small = difference(logits_of(small_bias, o), logits_of(small_bias, f16)),
-               large = difference(found, logits_of(large_bias, f16));
+  const double small =
+                   rows_difference(logits_of(small_bias, o), logits_of(small_bias, f16)).relative,
+               large = rows_difference(found, logits_of(large_bias, f16)).relative;
   INFO("with a small bias " << small << ", with a large one " << large);
   CHECK(large < 2 * small + 0.02);
 }
