@@ -147,7 +147,8 @@ __device__ inline bool attend_item(const AttendArgs& a, int number, uint4* ring,
   if (fetches_once && w.part() > 0 && !await_first_part(a, row, w.slice())) return false;
   w.look_up(n_total);
   w.claim(n_total);
-  if (likely > 0) w.fetch(likely);
+  // A ring of several blocks requests missing ones while the warp attends to those before them.
+  if (likely > 0 && (fetches_once || a.n_loaders > 0 || a.n_stages == 1)) w.fetch(likely);
   w.fill(n_total, n_total, n_total);
   w.block_.split_q(memory.block, a.scale);
   __syncthreads();
@@ -174,6 +175,8 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   // Bytes: shared memory has no constructors.
   __shared__ alignas(AttendMemory<T, D, G>) std::byte storage[sizeof(AttendMemory<T, D, G>)];
   auto& memory = reinterpret_cast<AttendMemory<T, D, G>&>(storage);
+  // The next kernel starts once all CTAs of this one run, so it takes the place of none of them.
+  allow_next();
   wait_for_earlier();
   const int n_items = items_of_slice(a) * a.slices, group = blockIdx.x / kRowCtas;
   if (group >= a.n_groups)

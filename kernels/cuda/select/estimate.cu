@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kStages = 4;         // stages of a warp's ring
-constexpr int kAtOnce = 5;         // CTAs that an SM has room for, with head_dim 128 on Hopper
 constexpr float kLowest = -1e30f;  // log mass of nothing
 
 struct EstimateArgs {
@@ -442,13 +441,22 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   a.g = step.n_heads / step.n_kv_heads;
   a.group = part_heads(a.g);
   a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
-  // At most the CTAs that run at once: a few more would take another round.
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts = row_parts(a.g),
-                wanted = (step.max_blocks + kWarps - 1) / kWarps,
-                share = std::max<int64_t>(kAtOnce * int64_t(n_sm) / (rows * parts), 1);
-  const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows),
-                  static_cast<unsigned>(parts));
+                wanted = (step.max_blocks + kWarps - 1) / kWarps;
   const auto run = [&](auto kernel) {
+    // At most the CTAs that run at once: a few more would take another round. Without the first
+    // call the device may hold back shared memory that their count relies on.
+    int at_once = 0;
+    if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared);
+        s != cudaSuccess)
+      return s;
+    if (Status s = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, kThreads, 0);
+        s != cudaSuccess)
+      return s;
+    const int64_t share = std::max<int64_t>(at_once * int64_t(n_sm) / (rows * parts), 1);
+    const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows),
+                    static_cast<unsigned>(parts));
     return launch(kernel, a, grid, kThreads, step.overlap, stream);
   };
   const auto sized = [&]<int Steps, int kGroups>() {
