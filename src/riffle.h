@@ -3,7 +3,7 @@
  * WHAT IT DOES
  *     Every layer's keys and values (KV) live in host memory, cut into blocks of consecutive
  *     tokens. At each decode step every layer estimates each block's attention weight for the
- *     current query, from keys kept in 4 bits, and attends to the blocks that hold at least a given
+ *     current query, from keys kept in 2 bits, and attends to the blocks that hold at least a given
  *     share of some head's weight ("share"). "dense" reads everything and is the exact reference.
  *     The default, "auto", is "dense" while a session is short and "share" from then on.
  *

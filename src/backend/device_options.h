@@ -31,16 +31,19 @@ struct BackendOptions {
   // Selector AUTO reads a session whole in steps where it has fewer tokens than this, the current
   // one included. The memory plan sets it.
   int64_t everything_below = 0;
+  // Factor that selector AUTO applies to the share. The memory plan sets it.
+  float auto_share = 1;
   // cuda: the number of last layers whose experts are in host memory, where the CPU computes with
   // them in steps. The memory plan sets it.
   int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt besides its KV
   // Returns these settings with AUTO replaced: by dense if no session of the context gets long
-  // enough for share. Else by share, which reads shorter sessions whole.
+  // enough for share. Else by share, which reads shorter sessions whole. Scales the share of AUTO.
   Selection without_auto(Selection s) const {
-    if (s.selector == SelectorKind::AUTO)
-      s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
+    if (s.selector != SelectorKind::AUTO) return s;
+    s.selector = options.n_ctx <= everything_below ? SelectorKind::DENSE : SelectorKind::SHARE;
+    s.share *= auto_share;
     return s;
   }
   Selection selection() const { return without_auto(options.selection); }

@@ -272,9 +272,10 @@ void Engine::require_state(Sequence& s) {
 }
 
 std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
-  const Selection resolved = options_.without_auto(wanted);
-  if (resolved.selector == SelectorKind::DENSE) return make_selector(resolved);
-  return make_selector(wanted, options_.everything_below);
+  Selection settings = options_.without_auto(wanted);
+  if (settings.selector == SelectorKind::DENSE) return make_selector(settings);
+  settings.selector = wanted.selector;  // make_selector reads short sessions whole for AUTO
+  return make_selector(settings, options_.everything_below);
 }
 
 void Engine::check_selector(const Selector& selector, const Selection& wanted) const {

@@ -2,6 +2,7 @@
 #include "engine/plan/auto_selector.h"
 #include "import/load_model.h"
 #include "tests/engine/auto_steps.h"
+#include "tests/engine/tiny_checkpoint.h"
 #include "tests/rounds.h"
 
 using namespace riffle;
@@ -174,4 +175,57 @@ TEST_CASE("a GPU's pool says how much auto reads whole", "[auto][limits]") {
   r.options.n_ctx = 500;  // 16 blocks
   CHECK(below(heads * 16, 0, 1) == 16384);
   CHECK(below(heads * 16 - 1, 0, 1) == 0);
+}
+
+// Six of gemma3's seven layers have a window of 64.
+TEST_CASE("auto takes a quarter of the share if most layers, but not all, have windows",
+          "[auto][window]") {
+  const TempDir temp;
+  const std::string path = tiny_folder(tiny_checkpoint("gemma3"), temp);
+  std::vector<int32_t> prompt(900), steps(12);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = 20 + static_cast<int32_t>(i * i % 199);
+  for (size_t i = 0; i < steps.size(); ++i) steps[i] = 20 + static_cast<int32_t>(7 * i % 199);
+  ContextOptions o = pooled(40);
+  o.n_ctx = 2048;  // the trained length
+  const auto logits = [&](SelectorKind selector, float share) {
+    o.selection.selector = selector;
+    o.selection.share = share;
+    Runtime r(o, path);
+    if (selector == SelectorKind::AUTO)
+      CHECK(riffle_context_notice(r.context) ==
+            std::string(
+                "selector auto: share of 0.02, a quarter, since most layers have sliding windows"));
+    return run(r, r.session(), prompt, steps);
+  };
+  const auto of_auto = logits(SelectorKind::AUTO, 0.08f);
+  CHECK(same_bits(of_auto, logits(SelectorKind::SHARE, 0.02f)));
+  CHECK_FALSE(same_bits(of_auto, logits(SelectorKind::SHARE, 0.08f)));
+
+  // Chosen later, after share, the factor counts once.
+  o.selection.selector = SelectorKind::SHARE;
+  o.selection.share = 0.08f;
+  Runtime later(o, path);
+  Selection wanted = o.selection;
+  for (int i = 0; i < 2; ++i) {
+    wanted.selector = SelectorKind::SHARE;
+    later.check(set_selection(later.context, &wanted));
+    wanted.selector = SelectorKind::AUTO;
+    later.check(set_selection(later.context, &wanted));
+  }
+  CHECK(same_bits(of_auto, run(later, later.session(), prompt, steps)));
+
+  // A window as long as the context does not count. If every layer has a window, the share stays.
+  ResolvedOptions r{};
+  r.options.n_ctx = 4096;
+  Config config;
+  config.layers.resize(4);
+  CHECK(auto_share(config, r) == 1);
+  config.layers[0].window = config.layers[1].window = 512;
+  CHECK(auto_share(config, r) == 1);
+  config.layers[2].window = 4096;
+  CHECK(auto_share(config, r) == 1);
+  config.layers[2].window = 4095;
+  CHECK(auto_share(config, r) == 0.25f);
+  config.layers[3].window = 1;
+  CHECK(auto_share(config, r) == 1);
 }

@@ -15,8 +15,8 @@
 namespace riffle::cuda {
 
 // The blocks of a row that attention reads, and the number of positions that are sure (or likely)
-// to be read, which are fetched together. A row that reads everything needs no such help. The lanes
-// of a warp hold 32 positions at a time.
+// to be read, which may be fetched together. A row that reads everything needs no such help. The
+// lanes of a warp hold 32 positions at a time.
 struct RowReads {
   RowGeometry geometry;
   int likely;
@@ -147,7 +147,8 @@ __device__ inline bool attend_item(const AttendArgs& a, int number, uint4* ring,
   if (fetches_once && w.part() > 0 && !await_first_part(a, row, w.slice())) return false;
   w.look_up(n_total);
   w.claim(n_total);
-  // A ring of several blocks requests missing ones while the warp attends to those before them.
+  // Missing blocks come first only if rows have two parts, if loaders run, or if the ring holds one
+  // block. Otherwise fill requests a missing block while the warp attends to the blocks before it.
   if (likely > 0 && (fetches_once || a.n_loaders > 0 || a.n_stages == 1)) w.fetch(likely);
   w.fill(n_total, n_total, n_total);
   w.block_.split_q(memory.block, a.scale);
@@ -175,7 +176,8 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   // Bytes: shared memory has no constructors.
   __shared__ alignas(AttendMemory<T, D, G>) std::byte storage[sizeof(AttendMemory<T, D, G>)];
   auto& memory = reinterpret_cast<AttendMemory<T, D, G>&>(storage);
-  // The next kernel starts once all CTAs of this one run, so it takes the place of none of them.
+  // The next kernel may start once every CTA of this one runs, so it keeps none of them from
+  // starting.
   allow_next();
   wait_for_earlier();
   const int n_items = items_of_slice(a) * a.slices, group = blockIdx.x / kRowCtas;

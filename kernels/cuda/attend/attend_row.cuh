@@ -182,9 +182,10 @@ struct RowWarp {
     return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 +
            b;
   }
-  // Enters the slot in the table. The warp has written the block to the slot before.
+  // Enters the slot in the table. The warp has written the block to the slot before. Rows of forks,
+  // or of tokens computed ahead, may read the entry in this step, so the bytes come first.
   __device__ void enter(int b, int slot_) const {
-    if (sequence.many_rows || is_shared(b)) __threadfence();
+    __threadfence();
     __syncwarp();
     if (lane == 0) *place(b) = slot_;
   }
@@ -380,8 +381,6 @@ struct RowWarp {
     const int to = slot_for(b);
     if (to < 0) return;
     StageOf::keep(slot_at(a.step.pool, to), stage, a.step.layout, lane);
-    // No slot stamped now is taken in this step. So only later steps read this entry, and later
-    // kernels see all writes above. Blocks that forks share are an exception.
     enter(b, to);
   }
 };

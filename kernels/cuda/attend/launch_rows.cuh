@@ -52,11 +52,11 @@ struct RowTraits {
 
 // Sets the ring and the numbers of row groups and loaders. The grid has as many row groups as can
 // run together (they wait for each other), at most one an item. Rows of a selection mostly wait for
-// the host and for each other, and seldom have more than one block a warp in flight. If more of
-// them step than fit next to full rings, shorter rings let more of them wait at once, and some CTAs
-// fetch for the rows whose turn is still to come (not if rows have parts: then the first part
-// fetches for all). Row groups take the items in turns. Rings do not become shorter for slices: of
-// the most slices, few have positions in most rows of a selection.
+// the host and for each other. If more of them step than fit next to full rings, shorter rings let
+// more of them wait at once, and some CTAs fetch for the rows whose turn is still to come (not if
+// rows have parts: then the first part fetches for all). Row groups take the items in turns. Rings
+// do not become shorter for slices: of the most slices, few have positions in most rows of a
+// selection.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {
@@ -106,7 +106,7 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
 // The CTAs of a row wait for each other and for those that fetch ahead, so all must get to run. A
 // cooperative launch guarantees this. A dependent launch cannot be cooperative, but no more CTAs
 // are launched than fit, earlier kernels end by themselves, and later ones begin after all of these
-// have ended. Only kernels of other streams can interfere: see DecodeStep::fault.
+// have started. Only kernels of other streams can interfere: see DecodeStep::fault.
 template <class Warp, class Args>
 Status launch_rows(void (*kernel)(Args), Args a, const RowTraits& traits,
                    const DeviceLimits& limits, cudaStream_t stream) {

@@ -444,8 +444,8 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts = row_parts(a.g),
                 wanted = (step.max_blocks + kWarps - 1) / kWarps;
   const auto run = [&](auto kernel) {
-    // At most the CTAs that run at once: a few more would take another round. Without the first
-    // call the device may hold back shared memory that their count relies on.
+    // Launches at most the CTAs that run at once: any further CTA would run after the others. The
+    // carve-out gives the kernel the shared memory that the count assumes.
     int at_once = 0;
     if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared);

@@ -21,6 +21,11 @@ int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r);
 // of 1,024. r has the slots of the plan.
 int64_t everything_below(const Config& config, const ResolvedOptions& r);
 
+// Returns the factor by which auto multiplies the share: 0.25 if most layers, but not all, have a
+// sliding window shorter than the context, else 1. With few full-attention layers an error in one
+// of them changes the output more.
+float auto_share(const Config& config, const ResolvedOptions& r);
+
 // Returns "selector auto: share; sessions below 16,384 tokens are read whole" or the like; empty if
 // s is not AUTO.
 std::string selector_note(const BackendOptions& options, const Selection& s);

@@ -441,6 +441,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, MemoryPlan& p
   // a second plan is made for share, whose key codes leave less to the pool.
   r.slots = r.options.slots;
   r.lent_slots = 0;
+  r.auto_share = auto_share(model.config, r);
   r.everything_below = dense_is_better_below(model.config, r);
   const bool may_be_dense =
       r.options.selection.selector == SelectorKind::AUTO && r.options.n_ctx <= r.everything_below;

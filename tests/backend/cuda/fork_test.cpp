@@ -145,21 +145,23 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
       o.slots = slots;
       Runtime r(o), alone(o);
       riffle_session* donor = r.session(prompt);
-      std::vector<riffle_session*> forks, own;
-      for (int i = 0; i < n_forks; ++i) {
+      std::vector<riffle_session*> forks = {donor}, own;  // the donor steps with its forks
+      for (int i = 0; i <= n_forks; ++i) {
         const size_t length = prompt.size() - static_cast<size_t>(i % 8) * 16;
-        r.sessions.push_back(nullptr);
-        r.check(riffle_session_fork(donor, length, &r.sessions.back()));
-        forks.push_back(r.sessions.back());
+        if (i > 0) {
+          r.sessions.push_back(nullptr);
+          r.check(riffle_session_fork(donor, length, &r.sessions.back()));
+          forks.push_back(r.sessions.back());
+        }
         own.push_back(alone.session());
         alone.check(riffle_prefill(own[i], prompt.data(), prompt.size(), nullptr, nullptr));
         alone.check(riffle_session_truncate(own[i], length));
       }
       for (int t = 0; t < n_steps; ++t) {
-        const std::vector<int32_t> next(n_forks,
-                                        400 + t);  // the same: they ask for nearly the same blocks
+        // The same token: they ask for nearly the same blocks.
+        const std::vector<int32_t> next(forks.size(), 400 + t);
         r.check(riffle_step(r.context, forks.data(), next.data(), next.size()));
-        for (int i = 0; i < n_forks; ++i) {
+        for (size_t i = 0; i < forks.size(); ++i) {
           alone.check(riffle_step(alone.context, &own[i], &next[i], 1));
           REQUIRE(r.logits(forks[i]) == alone.logits(own[i]));
         }

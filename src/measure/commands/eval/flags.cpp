@@ -127,7 +127,8 @@ Flag add_setting_lists(CLI::App& command, EvalOptions& o, const Flags& flags) {
 
 void add_eval(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<EvalOptions>();
-  // Selector auto would read short texts whole; for long texts it is share.
+  // Selector auto would read short texts whole. For long texts it is share, in models where most
+  // layers have windows with a quarter of the share (auto_share).
   o->common.options.set("selector", "share");
   CLI::App& command = add_command(
       app, "eval",
