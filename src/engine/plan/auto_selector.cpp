@@ -72,7 +72,8 @@ std::string selector_note(const BackendOptions& options, const Selection& s) {
                   tokens.c_str());
   std::string note = "selector auto: share";
   if (options.auto_share != 1)
-    note += format(" of %g, a quarter, since most layers have sliding windows", options.without_auto(s).share);
+    note += format(" of %g, a quarter, since most layers have sliding windows",
+                   options.without_auto(s).share);
   if (options.everything_below > 0)
     note += format("; sessions below %s tokens are read whole", tokens.c_str());
   return note;
