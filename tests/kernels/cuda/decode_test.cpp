@@ -169,8 +169,12 @@ TEST_CASE("decode on the device: rows of slices", "[cuda][slices]") {
         shape.type = type, shape.g = g, shape.n_kv_heads = n_kv_heads, shape.seed = ++seed;
         shape.d = 64, shape.block_size = 16;
         shape.tokens = {1, 16 * 255, 16 * 255 + 1, 16 * 511 + 3, 16 * 1024};
+        ReadRule rule = everything();
+        if (n_kv_heads == 2) rule.window = 16 * 520 + 7;
+        for (int h = 0; g == 5 && h < g * n_kv_heads; ++h)
+          shape.sinks.push_back(static_cast<float>(h % 4 - 1) * 3);
         INFO("type " << int(type) << " g " << g << " KV heads " << n_kv_heads);
-        const SceneOf scene(shape, everything());
+        const SceneOf scene(shape, rule);
         check_scene(scene);
         SceneDeviceOf all(scene, 50);
         all.run();
