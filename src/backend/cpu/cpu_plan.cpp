@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_products.h"
+#include "backend/cpu/fastest_kernels.h"
 #include "backend/forward_buffers.h"
 #include "select/selector.h"
 
@@ -32,17 +33,22 @@ static void add_activations(const Config& c, const BackendOptions& options, Memo
   add("logits", {2, step_rows, uint64_t(c.vocab_size)});
 }
 
-// Adds the scratch memory that products and attention of prompts take.
+// Adds the scratch memory that products and attention of prompts take. If riffle chooses the
+// kernels by a measurement, all that it may choose count: a plan must not depend on timing.
 static void add_scratch(const Model& model, const BackendOptions& options, MemoryList& list) {
   const Config& c = model.config;
   const ContextOptions& o = options.options;
   const bool f32_kv = options.layout.type == cpu::KvType::F32;
   const int64_t chunk = std::min(o.prefill_chunk, o.n_ctx);
+  const std::vector<const cpu::Kernels*> choices =
+      o.isa == IsaChoice::AUTO ? kernel_choices() : std::vector{options.kernels};
   uint64_t packed = 0, products = 0, attention = 0;
   const auto see = [&](const Tensor& w) {
     if (w.rows == 0) return;
-    packed = std::max(packed, CpuProducts::packed_bytes(*options.kernels, f32_kv, w, chunk));
-    products = std::max(products, CpuProducts::scratch_bytes(*options.kernels, f32_kv, w));
+    for (const cpu::Kernels* kernels : choices) {
+      packed = std::max(packed, CpuProducts::packed_bytes(*kernels, f32_kv, w, chunk));
+      products = std::max(products, CpuProducts::scratch_bytes(*kernels, f32_kv, w));
+    }
   };
   for (const LayerWeights& l : model.weights.layers) {
     for (const Tensor* w : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w2, &l.w3, &l.router})
@@ -53,13 +59,14 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
     for (const Tensor* w : {&l.shared.w1, &l.shared.w2, &l.shared.w3}) see(*w);
   }
   see(model.weights.output);
-  const cpu::AttentionKernels& kernels = options.kernels->attention;
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (!c.attends(layer)) continue;
     const int g = c.n_heads / c.kv_heads(layer), d = c.head_size(layer);
-    attention = std::max<uint64_t>(
-        attention,
-        kernels.prefill_scratch_bytes(kernels.prefill_tile(g, d), g, d, options.layout.block_size));
+    for (const cpu::Kernels* kernels : choices) {
+      const cpu::AttentionKernels& a = kernels->attention;
+      attention = std::max<uint64_t>(attention, a.prefill_scratch_bytes(a.prefill_tile(g, d), g, d,
+                                                                        options.layout.block_size));
+    }
   }
   add_to(list, MemoryUse::ACTIVATIONS, "rows packed for products", packed);
   add_to(list, MemoryUse::ACTIVATIONS, "scratch of threads",

@@ -182,12 +182,20 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
   return fastest;
 }
 
+const std::vector<const cpu::Kernels*>& kernel_choices() {
+  static const std::vector<const cpu::Kernels*> tables = [] {
+    std::vector<const cpu::Kernels*> all;
+    for (const cpu::Isa isa : {cpu::Isa::Amx, cpu::Isa::Avx512, cpu::Isa::Avx2})
+      if (cpu::isa_available(isa)) all.push_back(cpu::kernels(isa));
+    if (all.empty()) all.push_back(cpu::kernels(cpu::Isa::Scalar));
+    return all;
+  }();
+  return tables;
+}
+
 const cpu::Kernels& fastest_kernels() {
   static const cpu::Kernels fastest = [] {
-    std::vector<const cpu::Kernels*> tables;
-    for (const cpu::Isa isa : {cpu::Isa::Amx, cpu::Isa::Avx512, cpu::Isa::Avx2})
-      if (cpu::isa_available(isa)) tables.push_back(cpu::kernels(isa));
-    if (tables.empty()) return *cpu::kernels(cpu::Isa::Scalar);
+    const auto& tables = kernel_choices();
     return tables.size() == 1 ? *tables[0] : fastest_of(tables);
   }();
   return fastest;

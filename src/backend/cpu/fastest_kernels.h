@@ -1,6 +1,7 @@
 // Finds the fastest kernels on this CPU. Long vectors are not always faster: some CPUs split them.
 #pragma once
 #include <span>
+#include <vector>
 
 #include "kernels/cpu/kernels.h"
 
@@ -13,6 +14,9 @@ namespace riffle {
 // of the time, because instruction sets round differently and chance should not choose. All other
 // kernels come from the first table.
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables);
+
+// Returns the tables that fastest_kernels chooses from, the preferred one first.
+const std::vector<const cpu::Kernels*>& kernel_choices();
 
 // Returns the fastest of the instruction sets that this CPU offers. Measures once, in about two
 // milliseconds, so that all contexts of a process compute the same bits.

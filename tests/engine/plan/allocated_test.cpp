@@ -1,4 +1,5 @@
 // Compares the memory plan with the buffers that prompts and steps take.
+#include "backend/cpu/fastest_kernels.h"
 #include "tests/engine/plan/taken_buffers.h"
 #include "util/buffer.h"
 
@@ -45,4 +46,23 @@ TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
     Runtime r(o);
     check_taken(r, o, before);
   }
+}
+
+// Which kernels are the fastest may depend on what else the machine does.
+TEST_CASE("a plan counts all kernels that isa auto may choose", "[plan]") {
+  ContextOptions o = options();
+  o.n_ctx = 4096;
+  const Runtime r(o);
+  const auto activations = [&](IsaChoice isa) {
+    o.isa = isa;
+    MemoryPlan plan;
+    REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+    return plan.activations;
+  };
+  const uint64_t of_auto = activations(IsaChoice::AUTO);
+  uint64_t most = 0;
+  for (const cpu::Kernels* kernels : kernel_choices())
+    most = std::max(
+        most, activations(static_cast<IsaChoice>(int(kernels->isa) + int(IsaChoice::SCALAR))));
+  CHECK(of_auto >= most);
 }
