@@ -48,7 +48,7 @@ TEST_CASE("buffers of prompts and steps take what the plan says", "[plan]") {
   }
 }
 
-// Which kernels are the fastest may depend on what else the machine does.
+// Other work on the machine may change which kernels are the fastest.
 TEST_CASE("a plan counts all kernels that isa auto may choose", "[plan]") {
   ContextOptions o = options();
   o.n_ctx = 4096;
