@@ -20,6 +20,20 @@ __device__ __forceinline__ void wait_for_earlier() {
 #endif
 }
 
+// Counts the CTAs of the kernel that can run together. Gives it the shared memory that the count
+// assumes, since the device may hold some back otherwise. smem: dynamic shared memory of a CTA.
+inline Status ctas_together(const void* kernel, int threads, size_t smem, int n_sm, int& ctas) {
+  if (Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared);
+      status != cudaSuccess)
+    return status;
+  int per_sm = 0;
+  const Status status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, smem);
+  ctas = per_sm * n_sm;
+  return status;
+}
+
 template <class Kernel, class Args>
 Status launch(Kernel kernel, const Args& args, dim3 grid, int threads, bool overlap,
               cudaStream_t stream) {

@@ -33,16 +33,6 @@ Status ring_of(const void* kernel, const KvLayout& layout, const DeviceLimits& l
   return bytes > room ? cudaErrorNotSupported : cudaSuccess;
 }
 
-// Counts the CTAs that can run together with this ring.
-inline Status ctas_together(const void* kernel, const RingSize& ring, const DeviceLimits& limits,
-                            int& ctas) {
-  int per_sm = 0;
-  const Status status =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kCtaThreads, ring.bytes);
-  ctas = per_sm * limits.n_sm;
-  return status;
-}
-
 // Facts about its rows that the launch of an attention kernel needs.
 struct RowTraits {
   bool selects = false;   // rows of a selection, on the device
@@ -66,21 +56,18 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
                                            static_cast<int>(ring.bytes));
       status != cudaSuccess)
     return status;
-  // Otherwise the device may hold back shared memory that the count of CTAs below relies on.
-  if (Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                           cudaSharedmemCarveoutMaxShared);
-      status != cudaSuccess)
-    return status;
   const int rows = a.step.n * a.step.n_kv_heads, items = items_of_slice(a) * a.slices;
   int together = 0;
-  if (Status status = ctas_together(kernel, ring, limits, together); status != cudaSuccess)
+  if (Status status = ctas_together(kernel, kCtaThreads, ring.bytes, limits.n_sm, together);
+      status != cudaSuccess)
     return status;
   for (RingSize less = ring;
        less.n_stages > 1 && together < items_of_slice(a) * kRowCtas && traits.selects;) {
     --less.n_stages;
     less.bytes = static_cast<size_t>(ring_bytes<Warp>(a.step.layout, less.n_stages, less.halves));
     int more = 0;
-    if (Status status = ctas_together(kernel, less, limits, more); status != cudaSuccess)
+    if (Status status = ctas_together(kernel, kCtaThreads, less.bytes, limits.n_sm, more);
+        status != cudaSuccess)
       return status;
     if (more > together) ring = less, together = more;
   }

@@ -444,17 +444,13 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts = row_parts(a.g),
                 wanted = (step.max_blocks + kWarps - 1) / kWarps;
   const auto run = [&](auto kernel) {
-    // Launches at most the CTAs that run at once: any further CTA would run after the others. The
-    // carve-out gives the kernel the shared memory that the count assumes.
-    int at_once = 0;
-    if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                        cudaSharedmemCarveoutMaxShared);
+    // Launches at most the CTAs that run at once: any further CTA would run after the others.
+    int together = 0;
+    if (Status s =
+            ctas_together(reinterpret_cast<const void*>(kernel), kThreads, 0, n_sm, together);
         s != cudaSuccess)
       return s;
-    if (Status s = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, kThreads, 0);
-        s != cudaSuccess)
-      return s;
-    const int64_t share = std::max<int64_t>(at_once * int64_t(n_sm) / (rows * parts), 1);
+    const int64_t share = std::max<int64_t>(together / (rows * parts), 1);
     const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows),
                     static_cast<unsigned>(parts));
     return launch(kernel, a, grid, kThreads, step.overlap, stream);
