@@ -53,9 +53,9 @@ NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
 ifneq ($(NVCC),)
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 # The newest architecture also as PTX, for GPUs yet to come.
-NVCCFLAGS := -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(lastword $(CXX)) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall \
-             $(foreach a,$(CUARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
-             -gencode=arch=compute_$(lastword $(CUARCH)),code=compute_$(lastword $(CUARCH))
+NVCCCODE  = $(foreach a,$(CUARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+            -gencode=arch=compute_$(lastword $(CUARCH)),code=compute_$(lastword $(CUARCH))
+NVCCFLAGS = -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(lastword $(CXX)) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall $(NVCCCODE)
 CXXFLAGS  += -DRIFFLE_CUDA -isystem $(CUDA_ROOT)/include
 CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt
 endif
@@ -117,6 +117,11 @@ $(BUILD)/cuarch: FORCE
 FORCE:
 $(BUILD)/src/backend/cuda/device.o: CXXFLAGS += -DRIFFLE_CUDA_OLDEST=$(shell printf '%s\n' $(CUARCH) | sort -n | sed q)
 $(BUILD)/src/backend/cuda/device.o: $(BUILD)/cuarch
+# Kernels for compute capability 9.0 alone, with instructions that sm_90 code lacks. If CUARCH has no
+# 90, such a file is compiled without its kernels.
+ifneq ($(filter 90,$(CUARCH)),)
+$(BUILD)/%_hopper.cu.o: NVCCCODE = -gencode=arch=compute_90a,code=sm_90a -DRIFFLE_SM90A
+endif
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuarch | deps
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@

@@ -62,6 +62,8 @@ RIFFLE_API void riffle_session_file_free(riffle_session_file* file);
  *   kv: the type of keys and values: "f16", "f32" or "q8"
  *   has_logits: the next token can be drawn without running the last one again
  *   list_positions: keys are stored without RoPE, as positions list needs them
+ *   chose_tiles: queries of a prompt read chosen tiles of keys (`prefill_selector` tiles). A
+ *   context that reads all keys refuses such a session
  *   state: selector and settings whose learnt scores are in it; "": none
  *   created, saved: the first and the last save: seconds since 1970; saves: their number
  *   newest_damaged: the newest save is damaged, and these facts are those of the save before it

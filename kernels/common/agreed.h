@@ -10,6 +10,12 @@ namespace riffle {
 // blocks of the whole tile in which a window begins.
 inline constexpr int kKeyTile = 64;
 
+// A prompt's choice of key tiles holds for this many queries of one head, by absolute position.
+inline constexpr int kQueryTile = 128;
+
+// The key tiles before a query tile that are read without a choice.
+inline constexpr int kNearTiles = 3;
+
 // tokenselect uses an earlier selection for at most this many more tokens. The list grows by as
 // many while the window's left edge is frozen (our choice).
 inline constexpr int64_t kMaxReuse = 64;

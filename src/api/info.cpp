@@ -227,6 +227,8 @@ riffle_info facts_of(const Stats& s) {
   info.add("lookup_proposed", s.lookup_proposed);
   info.add("lookup_accepted", s.lookup_accepted);
   info.add("prefill_seconds", s.prefill_seconds);
+  info.add("prefill_tiles_seen", s.prefill_tiles_seen);
+  info.add("prefill_tiles_read", s.prefill_tiles_read);
   info.add("decode_seconds", s.decode_seconds);
   info.add("kv_blocks_total", s.kv_blocks_total);
   info.add("kv_blocks_read", s.kv_blocks_read);
@@ -299,6 +301,7 @@ riffle_info facts_of(const SessionFile& file) {
   info.add("kv", setting_text(*find_setting("kv_type"), &held));
   info.add("has_logits", c.logits.bytes > 0);
   info.add("list_positions", c.unrotated);
+  info.add("chose_tiles", c.chose_tiles);
   info.add("state", c.state_kind);
   info.add("created", c.created);
   info.add("saved", c.saved);

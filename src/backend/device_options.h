@@ -47,6 +47,8 @@ struct BackendOptions {
     return s;
   }
   Selection selection() const { return without_auto(options.selection); }
+  // Returns whether prompts choose the tiles that they read.
+  bool chooses_tiles() const { return options.prefill_selector == PrefillSelector::TILES; }
   // Names the choices that decide the bits of the host's results.
   std::string host_arithmetic() const {
     if (options.isa != IsaChoice::AUTO) return kernels->name;

@@ -341,6 +341,9 @@ double kv_read_pct(const Facts& s) {
 double pool_hit_pct(const Facts& s) {
   return 100 * ratio(s.number("pool_hits"), s.number("pool_lookups"));
 }
+double tiles_read_pct(const Facts& s) {
+  return 100 * ratio(s.number("prefill_tiles_read"), s.number("prefill_tiles_seen"));
+}
 double prefill_rate(const Facts& s) {
   return ratio(s.number("prefill_tokens"), s.number("prefill_seconds"));
 }
@@ -363,6 +366,8 @@ std::string percent(double value) { return std::isfinite(value) ? text_of("%.1f%
 std::string stats_line(const Facts& s) {
   std::string line = text_of("%.0f tokens read", s.number("prefill_tokens"));
   if (const double r = prefill_rate(s); std::isfinite(r)) line += text_of(" at %.0f/s", r);
+  if (const double p = tiles_read_pct(s); std::isfinite(p))
+    line += text_of(" from %.1f%% of the key tiles", p);
   const double tokens = s.number("decode_tokens");
   if (s.number("lookup_proposed") > 0)
     line += text_of(", %.0f tokens in %.0f decode steps", tokens, s.number("decode_steps"));
@@ -385,6 +390,7 @@ Json stats_json(const Facts& s) {
   counts({"prefill_tokens"});
   json["prefill_seconds"] = number(s.number("prefill_seconds"));
   json["prefill_tokens_per_second"] = number(prefill_rate(s));
+  counts({"prefill_tiles_seen", "prefill_tiles_read"});
   counts({"decode_tokens", "decode_steps", "lookup_proposed", "lookup_accepted"});
   json["decode_seconds"] = number(s.number("decode_seconds"));
   json["decode_tokens_per_second"] = number(decode_rate(s));

@@ -210,7 +210,8 @@ std::string human_bytes(double bytes);  // "28.6 MiB"
 // Shares in percent; NaN where nothing was counted (to JSON: null).
 double kv_read_pct(const Facts& stats);
 double pool_hit_pct(const Facts& stats);
-double prefill_rate(const Facts& stats);  // tokens/s
+double tiles_read_pct(const Facts& stats);  // NaN if no prompt chose tiles
+double prefill_rate(const Facts& stats);    // tokens/s
 double decode_rate(const Facts& stats);
 
 const char* finish_name(riffle_finish finish);  // "stop", "length", "context", "aborted", "none"

@@ -321,6 +321,8 @@ Stats Engine::counted(const Counts& c) const {
   out.lookup_proposed = c.lookup_proposed;
   out.lookup_accepted = c.lookup_accepted;
   out.prefill_seconds = c.prefill_seconds;
+  out.prefill_tiles_seen = c.prefill_tiles_seen;
+  out.prefill_tiles_read = c.prefill_tiles_read;
   out.decode_seconds = c.decode_seconds;
   out.kv_blocks_total = c.kv_blocks_total;
   out.kv_blocks_read = c.kv_blocks_read;

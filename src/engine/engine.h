@@ -23,6 +23,7 @@ namespace riffle {
 // The counts of Stats that add up. The context has them, and each sequence.
 struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
+  uint64_t prefill_tiles_seen = 0, prefill_tiles_read = 0;
   uint64_t lookup_proposed = 0, lookup_accepted = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
@@ -89,6 +90,7 @@ struct PrefillRun {
   int64_t n0 = 0;                      // tokens that the sequence held before the prompt
   int64_t chunk = 0, short_chunk = 0;  // rows of a chunk; of a layer's first chunk, if not 0
   bool list = false;                   // positions are those in the attended list
+  bool tiled = false;                  // the prompt's queries choose key tiles
   int layer = 0;
   int64_t first = 0;  // next token of the layer; > 0: the layer has begun
   std::vector<float> old_logits;
@@ -272,6 +274,9 @@ class Engine {
   // Returns true if sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
   int64_t reuse_unit() const { return device_->reuse_unit(); }
+  // Returns the number of tokens, of `left`, that the next piece of a prompt has if about `rows`
+  // are wanted. Where queries choose key tiles, a piece must not cut a query tile.
+  int64_t piece_rows(const Sequence& s, int64_t rows, int64_t left) const;
   const Selection& selection() const { return options_.options.selection; }
   riffle_setting_name_fn setting_name() const { return options_.options.setting_name; }
   const Device& device() const { return *device_; }

@@ -8,6 +8,7 @@
 #include "engine/draft_head.h"
 #include "engine/engine.h"
 #include "engine/layer_ops.h"
+#include "kernels/common/agreed.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -79,6 +80,13 @@ void Engine::add_marks(PrefillRun& r, std::span<const int64_t> marks) {
   }
 }
 
+int64_t Engine::piece_rows(const Sequence& s, int64_t rows, int64_t left) const {
+  rows = std::min(rows, left);
+  if (rows == left || !options_.chooses_tiles()) return rows;
+  const int64_t over = (s.kv.n_tokens + rows) % kQueryTile;
+  return over < rows ? rows - over : std::min(left, rows + kQueryTile - over);
+}
+
 void Engine::start_run(PrefillRun& r) {
   Sequence& s = *r.sequence;
   const int64_t n = r.n();
@@ -94,6 +102,11 @@ void Engine::start_run(PrefillRun& r) {
   // first chunk is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
   const bool runs = runs_prompts();
+  // Chunks end where query tiles do, by absolute position.
+  r.tiled = options_.chooses_tiles() && !r.list;
+  if (r.n0 == 0) s.kv.chose_tiles = false;
+  if (r.tiled && r.chunk < n && (r.n0 + r.chunk) % kQueryTile > 0)
+    r.short_chunk = r.chunk - (r.n0 + r.chunk) % kQueryTile;
   r.prompt = device_->begin_prompt({&s.kv, runs ? n : 0, r.n0 + n, r.chunk});
   r.prompt->check(*selector_);
   if (!runs) return;
@@ -268,6 +281,11 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   att.ldq = att.ldo = q_width;
   att.pos0 = pos0;
   att.window = window(r.layer);
+  if (r.tiled && att.window == 0) {
+    att.share = options_.options.prefill_share;
+    att.whole_begin = r.n0;
+    att.whole_end = r.n0 + r.n();
+  }
   att.last = r.first + end == r.n() && !options_.attention;
   att.out = a.att.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
@@ -313,6 +331,11 @@ void Engine::finish_run(PrefillRun& r) {
   if (!s.kv.next_states.empty() && s.kv.next_states.back().kind == Checkpoint::TURN &&
       !s.kv.of_request)
     kept = std::make_shared<const std::vector<float>>(s.logits.own);
+  if (r.prompt->tiles().read < r.prompt->tiles().seen) s.kv.chose_tiles = true;
+  for (Counts* c : {&counts_, &s.counts}) {
+    c->prefill_tiles_seen += r.prompt->tiles().seen;
+    c->prefill_tiles_read += r.prompt->tiles().read;
+  }
   r.prompt->commit(r.marks);
   if (kept) s.kv.states.back().logits = kept;
   end_prompt(r);

@@ -37,7 +37,8 @@ void prefill_in_pieces(Engine& engine, Sequence& s, std::span<const int32_t> tok
   int64_t size = kFirst;
   for (int64_t first = 0; first < n;) {
     // Avoids a short last piece: the last piece may be half as long again.
-    const int64_t rows = n - first <= size + size / 2 ? n - first : size;
+    int64_t rows = n - first <= size + size / 2 ? n - first : size;
+    rows = engine.piece_rows(s, rows, n - first);
     const auto start = Clock::now();
     const auto shown = [&](double done, double total) {
       const double layers = total / static_cast<double>(rows);

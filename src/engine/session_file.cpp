@@ -73,6 +73,7 @@ uint64_t Engine::fingerprint() {
   const std::string bits = std::string(RIFFLE_VERSION) + " " + device_->arithmetic();
   sum.add(bits.data(), bits.size());
   sum.add_value(device_->reuse_unit());
+  if (options_.chooses_tiles()) sum.add_value(options_.options.prefill_share);
   return sum.value();
 }
 
@@ -181,6 +182,12 @@ void Engine::check_origin(const SessionFile& file) {
             "keys without it; read the text again");
   if (has.rotation != want.rotation)
     differs("positions", "other RoPE frequencies", "those of this model and context length");
+  if (file.content().chose_tiles && !options_.chooses_tiles())
+    fail(
+        RIFFLE_UNSUPPORTED,
+        "%s: prompts: found keys and values from chosen tiles (`prefill_selector` tiles), expected "
+        "those from all keys; give `prefill_selector` tiles, or read the text again",
+        file.path().c_str());
   const int64_t n = file.content().n_tokens();
   if (n > n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "%s: the session has %lld tokens, but the context holds %lld",
@@ -306,6 +313,7 @@ std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>&
     load_states(*file, s->kv);
     device_->kv().enter(s->kv, c.n_tokens(), c.marks);
     s->kv.unrotated = c.unrotated;
+    s->kv.chose_tiles = c.chose_tiles;
     if (c.logits.bytes > 0) {
       s->logits.own.resize(model_.config.vocab_size);
       std::memcpy(s->logits.own.data(), file->read(c.logits).data(), c.logits.bytes);

@@ -133,6 +133,7 @@ SequenceKv HostKv::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx)
   SequenceKv s = create(n_ctx, from.spec);
   const size_t full = n_tokens / shape_.block_size(), blocks = shape_.in_blocks(n_tokens);
   s.unrotated = from.unrotated;
+  s.chose_tiles = from.chose_tiles;
   s.of_request = from.of_request;
   s.marks = from.marks.of_fork(n_tokens);
   try {

@@ -69,6 +69,8 @@ struct SequenceKv {
   // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
   // they are rotated to their positions in the text.
   bool unrotated = false;
+  // Queries of a prompt read chosen tiles of keys (PrefillSelector::TILES), not all.
+  bool chose_tiles = false;
   std::unique_ptr<DeviceKv> device;          // null on device cpu
   std::unique_ptr<SelectorState> selection;  // null until a selector needs one
   // Null until a step asks for it, and on devices that count it themselves.

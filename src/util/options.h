@@ -110,6 +110,11 @@ enum class KvKind : int32_t { F16 = 0, F32 = 1, Q8 = 2 };
 // RIFFLE_UNSUPPORTED.
 enum class IsaChoice : int32_t { AUTO = 0, SCALAR = 1, AVX2 = 2, AVX512 = 3, AMX = 4 };
 
+// The keys that a prompt's queries read in layers without a window. DENSE: all before them. TILES:
+// tiles of 64 keys, chosen by estimated weight (ContextOptions::prefill_share). AUTO: DENSE, until
+// TILES is shown to keep the answers of the models that people run.
+enum class PrefillSelector : int32_t { AUTO = 0, DENSE = 1, TILES = 2 };
+
 // Synthetic keys, values and queries in place of the model's own (riffle_measure.h).
 struct SyntheticAttention {
   float sparsity = 0.05f;  // share of the blocks that matter to a query
@@ -148,6 +153,10 @@ struct ContextOptions {
   EvictRule evict = EvictRule::LRU;
   bool pool_per_layer = false;  // split the pool evenly among layers (for comparison)
   int32_t prefill_chunk = 0;    // tokens; 0: 512, with cuda 2048
+  PrefillSelector prefill_selector = PrefillSelector::AUTO;
+  // TILES: 128 neighbouring queries of a head read a tile if one of them gives it more than this
+  // share of its weight, by estimate. 0: all tiles
+  float prefill_share = 0.02f;
   Selection selection;
   ResidencyKind residency = ResidencyKind::AUTO;
   bool pin =

@@ -12,6 +12,7 @@ struct Stats {
   // too
   uint64_t lookup_proposed = 0, lookup_accepted = 0;
   double prefill_seconds = 0, decode_seconds = 0;
+  uint64_t prefill_tiles_seen = 0, prefill_tiles_read = 0;
   // summed over decode steps, layers and KV heads. total: the part that the query sees (all, or a
   // layer's sliding window). read: the part it attends to
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0;

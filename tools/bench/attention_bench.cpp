@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < queries.size(); i++) queries[i] = sample[i % 4096];
     Aligned scratch(k.prefill_scratch_bytes(tile, g, d, kBlock));
     t = seconds([&] {
-      k.attend_prefill(queries.data(), g * d, tile, g, d, pos0, 0, blocks.data(), kBlock,
+      k.attend_prefill(queries.data(), g * d, tile, g, d, pos0, 0, nullptr, blocks.data(), kBlock,
                        KvType::F16, nullptr, out.data(), g * d, scratch.p);
     });
     const double macs =

@@ -37,12 +37,28 @@ struct AttentionKernels {
   // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). sinks: [g], the score of a key
   // without a value, which is added to the sum of each head's softmax; or NULL. scratch:
   // prefill_scratch_bytes(n_q, g, d, block_size), 64-byte aligned. Callers use n_q =
-  // prefill_tile(g, d) except for the last rows.
+  // prefill_tile(g, d) except for the last rows. tiles: bit t of word w says whether the keys of
+  // tile 64 w + t (kKeyTile keys) are read; a tile of which no bit is set is not even loaded. NULL:
+  // all tiles. Requires: each query sees a key of the tiles that are read.
   int (*prefill_tile)(int g, int d);
   size_t (*prefill_scratch_bytes)(int n_q, int g, int d, int block_size);
   void (*attend_prefill)(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
-                         int64_t window, const void* const* blocks, int block_size, KvType type,
-                         const float* sinks, float* out, int64_t ldo, void* scratch);
+                         int64_t window, const uint64_t* tiles, const void* const* blocks,
+                         int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
+                         void* scratch);
+
+  // Chooses the tiles that attend_prefill reads for n_q <= kQueryTile queries of one head at
+  // pos0.., where pos0 is a multiple of kQueryTile: the first tile, the kNearTiles tiles before the
+  // queries, those of the queries themselves, and each other tile to which some query gives more
+  // than `share` of its weight. A tile's weight is estimated as kKeyTile times that of its mean
+  // key, means[tile] [d]; the weight of the tiles that are always read is exact. sink: the head's,
+  // or NULL. Writes the words of all tiles up to the last query's. scratch:
+  // choice_scratch_bytes(pos0 + n_q, d). The rule is ours; tile means as in FlashPrefill (arXiv
+  // 2603.06199), where a tile's weight over all queries is compared with the largest.
+  size_t (*choice_scratch_bytes)(int64_t n_keys, int d);
+  void (*choose_tiles)(const float* q, int64_t ldq, int n_q, int d, int64_t pos0,
+                       const void* const* blocks, int block_size, KvType type, const float* means,
+                       float share, const float* sink, uint64_t* tiles, void* scratch);
 
   // Convert count numbers to KvType and back. For Q8 they are one row (kernels/common/kv_q8.h).
   void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);

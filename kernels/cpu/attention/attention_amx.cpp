@@ -13,6 +13,7 @@
 #include "kernels/common/agreed.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/kv_rows.h"
+#include "kernels/cpu/attention/tile_choice.h"
 #include "kernels/cpu/simd/amx.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -416,8 +417,9 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int) {
 }
 
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
-                    int64_t window, const void* const* blocks, int block_size, KvType type,
-                    const float* sinks, float* out, int64_t ldo, void* scratch) {
+                    int64_t window, const uint64_t* tiles, const void* const* blocks,
+                    int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
+                    void* scratch) {
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   begin_tiles();
@@ -439,6 +441,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   const int64_t seen_from =
       window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // first key in any window
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
+    if (!has_tile(tiles, t0)) continue;
     const char *key[kKeyTile], *value[kKeyTile];
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int t = 0; t < n; t++) {

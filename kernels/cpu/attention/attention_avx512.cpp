@@ -1,6 +1,7 @@
 // Attention for AVX-512 (F, BW, VL, DQ).
 #include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/prefill_simd.h"
+#include "kernels/cpu/attention/tile_choice_simd.h"
 #include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
@@ -11,6 +12,8 @@ void attention_avx512(AttentionKernels* k) {
         prefill_tile_simd,
         prefill_scratch_bytes_simd<Avx512>,
         attend_prefill_simd<Avx512>,
+        choice_scratch_bytes_simd<Avx512>,
+        choose_tiles_simd<Avx512>,
         kv_store<Avx512>,
         kv_load<Avx512>,
         digest_build<Avx512>,

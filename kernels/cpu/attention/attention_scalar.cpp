@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/tile_choice.h"
 #include "kernels/cpu/select/digest_build.h"
 #include "kernels/cpu/simd/scalar.h"
 
@@ -78,8 +79,9 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
 }
 
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
-                    int64_t window, const void* const* blocks, int block_size, KvType type,
-                    const float* sinks, float* out, int64_t ldo, void* scratch) {
+                    int64_t window, const uint64_t* tiles, const void* const* blocks,
+                    int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
+                    void* scratch) {
   const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   auto* k = static_cast<float*>(scratch);
@@ -92,6 +94,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   const int64_t seen_from =
       window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // first key in any window
   for (int64_t t0 = seen_from / block_size * block_size; t0 < n_keys; t0 += block_size) {
+    if (!has_tile(tiles, t0)) continue;
     const auto* block = static_cast<const char*>(blocks[t0 / block_size]);
     for (int64_t t = 0; t < block_size; t++) {
       kv_load(block + t * row_bytes, d, type, k + t * d);
@@ -153,11 +156,50 @@ void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, con
   }
 }
 
+size_t choice_scratch_bytes(int64_t n_keys, int) {
+  return sizeof(float) * static_cast<size_t>(n_keys / kKeyTile + 1);
+}
+
+void choose_tiles(const float* q, int64_t ldq, int n_q, int d, int64_t pos0,
+                  const void* const* blocks, int block_size, KvType type, const float* means,
+                  float share, const float* sink, uint64_t* tiles, void* scratch) {
+  const int64_t n_tiles = (pos0 + n_q - 1) / kKeyTile + 1, near = first_near_tile(pos0);
+  begin_choice(tiles, near, n_tiles);
+  if (near <= 1) return;
+  int64_t position[kExactKeys];
+  const int n_exact = exact_keys(pos0, n_q, position);
+  const int64_t row_bytes = kv_row_bytes(type, d);
+  const float scale = 1 / std::sqrt(static_cast<float>(d));
+  auto* far = static_cast<float*>(scratch);
+  for (int i = 0; i < n_q; i++) {
+    const float* query = q + i * ldq;
+    float top = -INFINITY, sum = 0, top_far = -INFINITY, sum_far = 0;
+    for (int t = 0; t < n_exact && position[t] <= pos0 + i; t++) {
+      const auto* key = static_cast<const char*>(blocks[position[t] / block_size]) +
+                        position[t] % block_size * row_bytes;
+      float score = 0;
+      for (int j = 0; j < d; j++) score += query[j] * scale * kv_at(key, d, type, j);
+      merge_states(&top, &sum, score, 1);
+    }
+    for (int64_t tile = 1; tile < near; tile++) {
+      far[tile] = 0;
+      for (int j = 0; j < d; j++) far[tile] += query[j] * scale * means[tile * d + j];
+      merge_states(&top_far, &sum_far, far[tile], 1);
+    }
+    const float least =
+        least_score(share, top, sum, top_far, sum_far, sink != nullptr ? *sink : -INFINITY);
+    for (int64_t tile = 1; tile < near; tile++)
+      if (least < far[tile]) mark_tile(tiles, tile);
+  }
+}
+
 }  // namespace
 
 void attention_scalar(AttentionKernels* k) {
-  *k = {attend_block, merge,   prefill_tile, prefill_scratch_bytes, attend_prefill,
-        kv_store,     kv_load, digest_build, digest_score};
+  *k = {attend_block,          merge,          prefill_tile,
+        prefill_scratch_bytes, attend_prefill, choice_scratch_bytes,
+        choose_tiles,          kv_store,       kv_load,
+        digest_build,          digest_score};
 }
 
 }  // namespace riffle::cpu

@@ -5,6 +5,7 @@
 #pragma once
 #include "kernels/common/agreed.h"
 #include "kernels/cpu/attention/attention_simd.h"
+#include "kernels/cpu/attention/tile_choice.h"
 
 namespace riffle::cpu {
 namespace {
@@ -118,8 +119,9 @@ size_t prefill_scratch_bytes_simd(int n_q, int g, int d, int) {
 
 template <class S>
 void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
-                         int64_t window, const void* const* blocks, int block_size, KvType type,
-                         const float* sinks, float* out, int64_t ldo, void* scratch) {
+                         int64_t window, const uint64_t* tiles, const void* const* blocks,
+                         int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
+                         void* scratch) {
   constexpr int kGroup = PrefillScratch<S>::kGroup;
   const PrefillScratch<S> a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
@@ -140,6 +142,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
   const int64_t seen_from =
       window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // first key in any window
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
+    if (!has_tile(tiles, t0)) continue;
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int64_t t = 0; t < n; t++) {
       const int64_t in_block = (t0 + t) % block_size;

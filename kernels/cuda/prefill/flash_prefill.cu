@@ -1,4 +1,5 @@
 // Prefill attention without an n x n matrix: FlashAttention-2 (Dao 2023, section 3) over KV blocks.
+// Devices of compute capability 9.0 run flash_prefill_hopper.cu where it has the head size.
 //
 // Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that
 // order, whichever chunk or query tile the row lies in. A tile that lies after the row adds exact
@@ -6,12 +7,13 @@
 // multiplied by 2^0 = 1. A tile that lies before the row's window adds nothing to nothing: the
 // maximum stays -inf, sums and results stay 0. At most this changes the sign of a zero, so results
 // are written as x + 0. Keys and values after the last token (garbage, even NaN) are read as zeros.
-#include <cuda_bf16.h>
-
 #include <type_traits>
 
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/head_dims.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/prefill/flash_prefill_hopper.h"
+#include "kernels/cuda/prefill/flash_rows.cuh"
 #include "kernels/cuda/prefill/prefill.h"
 
 namespace riffle::cuda {
@@ -21,9 +23,11 @@ struct Params {
   const float* q;
   const float* sinks;
   const std::byte* blocks;
+  const uint64_t* tiles;  // words of query tile 0; null: all keys are read
   void* out;
-  int64_t ldq, ldo, n_blocks, block_bytes, value_offset;
+  int64_t ldq, ldo, n_blocks, block_bytes, value_offset, tile_words, head_words;
   int n, pos0;
+  int offset;       // rows of query tile 0 before the chunk, if keys are chosen
   int window;       // keys that a query sees, its own included
   int group;        // heads of a KV head
   int block_shift;  // log2(block_size)
@@ -35,39 +39,30 @@ struct Params {
 // are the fast index: those of a group run side by side and find each other's keys in L2.
 __device__ __forceinline__ int query_tile() { return static_cast<int>(gridDim.y - 1 - blockIdx.y); }
 
+// Words that say which key tiles the queries of rows first.. of the chunk read; null: all.
+__device__ __forceinline__ const uint64_t* chosen_tiles(const Params& p, int head, int first) {
+  if (p.tiles == nullptr) return nullptr;
+  return p.tiles + head * p.head_words + (first + p.offset) / kQueryTile * p.tile_words;
+}
+
+// Returns the first of the tiles [tile, end) of kKeys keys that is read; end: none.
+template <int kKeys>
+__device__ __forceinline__ int next_tile(const uint64_t* chosen, int tile, int end) {
+  constexpr int kEach = kKeyTile / kKeys;  // tiles with one bit
+  static_assert(kKeyTile % kKeys == 0);
+  while (chosen != nullptr && tile < end) {
+    const int bit = tile / kEach;
+    const uint64_t rest = chosen[bit / 64] >> bit % 64;
+    if (rest & 1) break;
+    tile =
+        (rest == 0 ? (bit / 64 + 1) * 64 : bit + __ffsll(static_cast<int64_t>(rest)) - 1) * kEach;
+  }
+  return min(tile, end);
+}
+
 // Position of the first key that a query at `position` sees, or below 0.
 __device__ __forceinline__ int window_begin(const Params& p, int position) {
   return position - p.window + 1;
-}
-
-// The maximum to subtract. A row that has seen no key has -inf, and -inf - -inf would be NaN.
-__device__ __forceinline__ float reference(float row_max) { return fmaxf(row_max, -3e38f); }
-
-// Returns the term that a head's sink adds to the sum of a row whose maximum is row_max.
-__device__ __forceinline__ float sink_weight(const Params& p, int head, float row_max) {
-  return p.sinks == nullptr ? 0.0f
-                            : exp2f(p.sinks[head] * 1.4426950408889634f - reference(row_max));
-}
-
-// Columns c and c + 1 of a row of out, at `row` values from its beginning.
-__device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, float x, float y) {
-  x += 0.0f, y += 0.0f;
-  const bool aligned = at % 2 == 0;
-  if (type == WType::F32) {
-    float* p = static_cast<float*>(out) + at;
-    if (aligned) *reinterpret_cast<float2*>(p) = make_float2(x, y);
-    else p[0] = x, p[1] = y;
-  } else if (type == WType::F16) {
-    const __half2 h = __floats2half2_rn(x, y);
-    __half* p = static_cast<__half*>(out) + at;
-    if (aligned) *reinterpret_cast<__half2*>(p) = h;
-    else p[0] = h.x, p[1] = h.y;
-  } else {
-    const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
-    __nv_bfloat16* p = static_cast<__nv_bfloat16*>(out) + at;
-    if (aligned) *reinterpret_cast<__nv_bfloat162*>(p) = h;
-    else p[0] = h.x, p[1] = h.y;
-  }
 }
 
 // ---- f16 blocks: tensor cores ----
@@ -166,7 +161,7 @@ __device__ __forceinline__ void load_queries(const Params& p, int first, int hea
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * T::kChunks; i += T::kThreads) {
     const int row = i / T::kChunks, c = i % T::kChunks;
     float x[8] = {};
-    if (first + row < p.n) {
+    if (first + row >= 0 && first + row < p.n) {
       const float* q =
           p.q + static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + 8 * c;
       if (aligned) {
@@ -183,10 +178,7 @@ __device__ __forceinline__ void load_queries(const Params& p, int first, int hea
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       float y[2];
-      for (int e = 0; e < 2; e++) {
-        const float s = x[2 * j + e] * p.scale;
-        y[e] = s > 65504.0f ? 65504.0f : s < -65504.0f ? -65504.0f : s;  // NaN stays NaN
-      }
+      for (int e = 0; e < 2; e++) y[e] = saturated_f16(x[2 * j + e] * p.scale);
       h[j] = pack_f16(y[0], y[1]);
     }
     *reinterpret_cast<uint4*>(q_shared + swizzled<T::kRowBytes>(row, c)) =
@@ -207,15 +199,17 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   const int head = static_cast<int>(blockIdx.x);
   const std::byte* kv =
       p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
-  const int first = query_tile() * T::kRows, total = p.pos0 + p.n;
+  const int first = query_tile() * T::kRows - p.offset, total = p.pos0 + p.n;
+  if (first + T::kRows <= 0) return;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1;  // position of the CTA's last query
-  const int n_tiles = last / T::kKeys + 1,
-            first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
+  const int n_tiles = last / T::kKeys + 1;
+  const uint64_t* const chosen = chosen_tiles(p, head, first);
+  const int first_tile =
+      next_tile<T::kKeys>(chosen, max(0, window_begin(p, p.pos0 + first)) / T::kKeys, n_tiles);
   const uint32_t q_shared = shared_address(shared), kv_shared = q_shared + T::kQBytes;
 
-  const uint32_t begin_shared = kv_shared + (first_tile & 1) * (2 * T::kTileBytes);
-  load_tile<kD, kBlock>(kv, first_tile * T::kKeys, total, begin_shared,
-                        begin_shared + T::kTileBytes);
+  int stage = 0;
+  load_tile<kD, kBlock>(kv, first_tile * T::kKeys, total, kv_shared, kv_shared + T::kTileBytes);
   cp_async_commit();
   load_queries<kD>(p, first, head, shared);
 
@@ -231,16 +225,17 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
 #pragma unroll
   for (int m = 0; m < kM; m++) row_max[m][0] = row_max[m][1] = -INFINITY;
 
-  for (int tile = first_tile; tile < n_tiles; tile++) {
-    const uint32_t k_shared = kv_shared + (tile & 1) * (2 * T::kTileBytes),
+  for (int tile = first_tile, next_one; tile < n_tiles; tile = next_one, stage ^= 1) {
+    const uint32_t k_shared = kv_shared + stage * (2 * T::kTileBytes),
                    v_shared = k_shared + T::kTileBytes;
     const int tile_first = tile * T::kKeys;
+    next_one = next_tile<T::kKeys>(chosen, tile + 1, n_tiles);
     cp_async_wait<0>();
     __syncthreads();  // this tile has arrived for every thread, and every warp is done with the
                       // previous one
-    if (tile + 1 < n_tiles) {
-      const uint32_t next = kv_shared + (~tile & 1) * (2 * T::kTileBytes);
-      load_tile<kD, kBlock>(kv, tile_first + T::kKeys, total, next, next + T::kTileBytes);
+    if (next_one < n_tiles) {
+      const uint32_t next = kv_shared + (stage ^ 1) * (2 * T::kTileBytes);
+      load_tile<kD, kBlock>(kv, next_one * T::kKeys, total, next, next + T::kTileBytes);
     }
     cp_async_commit();
     const int seen_first = window_begin(p, warp_first),
@@ -373,9 +368,9 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       float sum = row_sum[m][r];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const float inverse = 1.0f / (sum + sink_weight(p, head, row_max[m][r]));
+      const float inverse = 1.0f / (sum + sink_weight(p.sinks, head, row_max[m][r]));
       const int row = first + (warp * kM + m) * 16 + lane / 4 + 8 * r;
-      if (row >= p.n) continue;
+      if (row < 0 || row >= p.n) continue;
       const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * (lane & 3);
 #pragma unroll
       for (int j = 0; j < kNd; j++) {
@@ -429,22 +424,26 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
   const int head = static_cast<int>(blockIdx.x);
   const std::byte* kv =
       p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
-  const int first = query_tile() * T::kRows, total = p.pos0 + p.n;
+  const int first = query_tile() * T::kRows - p.offset, total = p.pos0 + p.n;
+  if (first + T::kRows <= 0) return;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1, n_tiles = last / T::kKeys + 1;
+  const uint64_t* const chosen = chosen_tiles(p, head, first);
   const int first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
 
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kD; i += T::kThreads) {
     const int row = i / kD, c = i % kD;
     const int64_t at =
         static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + c;
-    q_shared[row * T::kStride + c] = first + row < p.n ? p.q[at] * p.scale : 0.0f;
+    q_shared[row * T::kStride + c] =
+        first + row >= 0 && first + row < p.n ? p.q[at] * p.scale : 0.0f;
   }
 
   float o[kM][kNd][2] = {}, row_max[kM], row_sum[kM] = {};
 #pragma unroll
   for (int m = 0; m < kM; m++) row_max[m] = -INFINITY;
 
-  for (int tile = first_tile; tile < n_tiles; tile++) {
+  for (int tile = first_tile; (tile = next_tile<T::kKeys>(chosen, tile, n_tiles)) < n_tiles;
+       tile++) {
     const int tile_first = tile * T::kKeys;
     __syncthreads();  // the values of the previous tile have been used
     load_rows<kD, E>(p, kv, tile_first, total, kv_shared);
@@ -517,9 +516,9 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
   for (int m = 0; m < kM; m++) {
     float sum = row_sum[m];
     for (int i = 1; i < 8; i *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-    sum += sink_weight(p, head, row_max[m]);
+    sum += sink_weight(p.sinks, head, row_max[m]);
     const int row = first + kM * y + m;
-    if (row >= p.n) continue;
+    if (row < 0 || row >= p.n) continue;
     const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * x;
 #pragma unroll
     for (int j = 0; j < kNd; j++)
@@ -537,7 +536,7 @@ Status launch(void (*kernel)(Params), int rows, int threads, int shared_bytes, i
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (status != cudaSuccess) return status;
   }
-  const int tiles = (params.n + rows - 1) / rows;
+  const int tiles = (params.offset + params.n + rows - 1) / rows;
   kernel<<<dim3(n_heads, tiles), threads, shared_bytes, stream>>>(params);
   return cudaGetLastError();
 }
@@ -580,8 +579,15 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
       a.layout.block_bytes != 2 * bytes) {
     return cudaErrorInvalidValue;
   }
+  if (a.tiles != nullptr && 64 * kKeyTile * a.tile_words < a.pos0 + a.n)
+    return cudaErrorInvalidValue;
+  const Status hopper = flash_prefill_hopper(a, limits, stream);
+  if (hopper != cudaErrorNotSupported) return hopper;
   Params p;
-  p.q = a.q, p.sinks = a.sinks, p.blocks = a.blocks, p.out = a.out;
+  p.q = a.q, p.sinks = a.sinks, p.blocks = a.blocks, p.tiles = a.tiles, p.out = a.out;
+  p.tile_words = a.tile_words;
+  p.offset = a.tiles != nullptr ? static_cast<int>(a.pos0 % kQueryTile) : 0;
+  p.head_words = (p.offset + a.n + kQueryTile - 1) / kQueryTile * a.tile_words;
   p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo,
   p.n_blocks = a.n_blocks;
   p.block_bytes = a.layout.block_bytes, p.value_offset = a.layout.value_offset;

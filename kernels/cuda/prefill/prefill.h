@@ -10,6 +10,12 @@ namespace riffle::cuda {
 // out_type. KvType F16: tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType
 // F32: f32 throughout. Q8 is not accepted; unpack_q8 converts it to F16. sinks: [n_heads], the
 // score of a key without a value, which is added to the sum of each head's softmax; or null.
+//
+// tiles: the keys that are read, or null for all. Bit J of [n_heads][query tiles][tile_words] is
+// set if the queries of the tile read the keys at positions 64 J..64 J + 63 (kKeyTile). A query
+// tile is 128 positions at a multiple of 128 (kQueryTile); the first is the one of pos0, the last
+// the one of the last query.
+// Bits of keys after the query, or before its window, change nothing. A row that reads no key is 0.
 struct FlashPrefill {
   const float* q = nullptr;
   int64_t n = 0, ldq = 0, pos0 = 0, window = 0;
@@ -21,10 +27,38 @@ struct FlashPrefill {
   void* out = nullptr;
   int64_t ldo = 0;
   WType out_type = WType::F32;
+  const uint64_t* tiles = nullptr;
+  int64_t tile_words = 0;
 };
 // Returns cudaErrorNotSupported if the kernel lacks the head_dim or the block size.
 Status prefill_supported(const KvLayout& layout);
 Status flash_prefill(const FlashPrefill& args, const DeviceLimits& limits, cudaStream_t stream);
+
+// Means of the keys of tiles [first, last) (kKeyTile), in f16: out[n_kv_heads][stride][head_dim].
+// blocks: as in FlashPrefill, F16 or F32.
+struct TileMeans {
+  const std::byte* blocks = nullptr;
+  int64_t n_blocks = 0, first = 0, last = 0, stride = 0;
+  int n_kv_heads = 0;
+  KvLayout layout;
+  void* out = nullptr;
+};
+Status tile_means(const TileMeans& args, cudaStream_t stream);
+
+// Chooses the key tiles that the queries of FlashPrefill read, and writes them to `tiles`. The rule
+// is that of choose_tiles in kernels/cpu/attention/attention.h, in f16. Query tiles that do not lie
+// in [whole_begin, whole_end), or of which the chunk lacks rows, read all keys. means, stride: of
+// TileMeans, up to the last query. counts: two numbers, to which the key tiles up to the queries
+// and those that are read are added, for query tiles with a choice; or null.
+struct ChooseTiles {
+  const void* means = nullptr;
+  int64_t stride = 0, whole_begin = 0, whole_end = 0;
+  float share = 0;
+  uint64_t* tiles = nullptr;
+  unsigned long long* counts = nullptr;
+};
+Status choose_tiles(const FlashPrefill& of, const ChooseTiles& args, const DeviceLimits& limits,
+                    cudaStream_t stream);
 
 // Converts blocks [first, last) of each head, from blocks [n_kv_heads][n_blocks] of `layout`, which
 // is Q8, to f16 blocks in the same places of out.

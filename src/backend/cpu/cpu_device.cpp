@@ -26,6 +26,7 @@ CpuDevice::CpuDevice(const Model& model, const BackendOptions& options, ThreadPo
              options.options.host_mem),
       products_(kernels_, options.layout.type == cpu::KvType::F32, threads),
       experts_(config_, &products_, threads),
+      chooses_tiles_(options.chooses_tiles()),
       thread_scratch_(threads->size()) {
   kv_ = !options.has_pool ? make_in_place(&store_)
         : grants_slots(options.options)
@@ -331,12 +332,14 @@ class CpuDevice::CpuPrompt : public Prompt {
     layer_ =
         device_.kv_->prefill_layer(*request_.sequence, layer, request_.n_total, request_.chunk);
     layer_.unrotated = request_.sequence->unrotated;
+    means_.n = 0;
+    means_.most = request_.n_total / kKeyTile;
   }
   void append(float* k, const float* v, int64_t n, int64_t pos0) override {
     device_.append(k, v, n, pos0, layer_, at_);
   }
   void attend(const PromptAttention& args) override {
-    device_.attend_prefill({args, request_.sequence, at_, layer_});
+    device_.attend_prefill({args, request_.sequence, at_, layer_, &means_, &counts_});
   }
   void recur(float* in, int64_t n, int64_t pos0, float* out) override {
     device_.recur_prompt(at_, *request_.sequence, in, n, pos0, out);
@@ -347,6 +350,7 @@ class CpuDevice::CpuPrompt : public Prompt {
   void finish_layer() override {
     device_.kv_->finish_layer(*request_.sequence, at_, request_.n_total);
   }
+  TileCounts tiles() const override { return counts_; }
   uint64_t held() const override { return device_.kv_->prefill_held(); }
   void commit(const Marks& marks) override {
     device_.kv_->commit_prompt(*request_.sequence, request_.n_total, marks);
@@ -357,6 +361,8 @@ class CpuDevice::CpuPrompt : public Prompt {
   PromptRequest request_;
   int at_ = 0;  // the current layer
   Buffer rows_;
+  TileMeans means_;
+  TileCounts counts_;
 };
 
 class CpuDevice::CpuStep : public Step {
@@ -445,6 +451,7 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
 
 void CpuDevice::attend_prefill(const PrefillAttention& a) {
   if (a.kv.unrotated) attend_prefill_list(a);
+  else if (a.share > 0) attend_prefill_tiles(a);
   else attend_prefill_dense(a);
   if (!a.last || !a.sequence->selection || !store_.shape().selects(a.layer)) return;
   const int d = config_.head_size(a.layer), heads = config_.kv_heads(a.layer),
@@ -483,7 +490,7 @@ void CpuDevice::attend_prefill_dense(const PrefillAttention& a) {
         (tiles - 1 - item / heads) * tile;  // the longest first, so that the threads end together
     const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
     kernels_->attention.attend_prefill(
-        a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window,
+        a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window, nullptr,
         reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks), layout.block_size,
         layout.type, sinks(a.layer, h), a.out + i0 * a.ldo + h * g * d, a.ldo,
         thread_scratch_[thread].data());

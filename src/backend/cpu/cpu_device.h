@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_experts.h"
 #include "backend/cpu/cpu_products.h"
 #include "backend/device.h"
+#include "kernels/common/agreed.h"
 #include "kernels/common/routing.h"
 #include "kv/cpu_kv.h"
 
@@ -16,6 +17,9 @@ class CpuDevice : public Device {
  public:
   CpuDevice(const Model& model, const BackendOptions& options, ThreadPool* threads);
 
+  int64_t reuse_unit() const override { return chooses_tiles_ ? kQueryTile : 1; }
+  // Returns the bytes of a thread's scratch for prompts of up to n_tokens that choose key tiles.
+  static size_t tile_scratch(const cpu::Kernels& kernels, int d, int block_size, int64_t n_tokens);
   const char* name() const override { return kv_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
   std::string arithmetic() const override { return arithmetic_; }
@@ -51,11 +55,18 @@ class CpuDevice : public Device {
  private:
   class CpuPrompt;
   class CpuStep;
+  // The mean keys of a prompt's current layer, [n_kv_heads][most][head_dim].
+  struct TileMeans {
+    Buffer values;
+    int64_t most = 0, n = 0;  // tiles that there is room for; that have their means
+  };
   // Attention of a prompt, with the place of its KV.
   struct PrefillAttention : PromptAttention {
     SequenceKv* sequence = nullptr;
     int layer = 0;
     LayerKv kv;
+    TileMeans* means = nullptr;
+    TileCounts* counts = nullptr;
   };
   // State of a row during attention of a decode step: cpu_attention.cpp.
   struct ActiveRow {
@@ -141,6 +152,8 @@ class CpuDevice : public Device {
   void attend_rotated(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread);
   void rotate_heads(float* x, int n_heads, int64_t position) const;
   void attend_prefill_dense(const PrefillAttention& args);
+  void attend_prefill_tiles(const PrefillAttention& args);
+  void add_tile_means(const PrefillAttention& args);
   void attend_prefill_list(const PrefillAttention& args);
   void average_list_queries(const PrefillAttention& args);
   void place_list_queries(const PrefillAttention& args, int64_t position, int64_t column,
@@ -165,6 +178,7 @@ class CpuDevice : public Device {
   StepRequest step_;                // the current step
   std::vector<int32_t> positions_;  // positions of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
+  bool chooses_tiles_ = false;   // BackendOptions::chooses_tiles
   bool waits_ = false;           // rows wait for blocks that others load
   std::vector<Row> layer_rows_;  // rows of one sequence
   // For each entry of Config::ropes: [positions][head_dim/2][2].

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/cpu_device.h"
 #include "backend/cpu/cpu_products.h"
 #include "backend/cpu/fastest_kernels.h"
 #include "backend/forward_buffers.h"
@@ -66,7 +67,17 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
       const cpu::AttentionKernels& a = kernels->attention;
       attention = std::max<uint64_t>(attention, a.prefill_scratch_bytes(a.prefill_tile(g, d), g, d,
                                                                         options.layout.block_size));
+      if (options.chooses_tiles())
+        attention = std::max<uint64_t>(
+            attention, CpuDevice::tile_scratch(*kernels, d, options.layout.block_size, o.n_ctx));
     }
+  }
+  if (options.chooses_tiles()) {
+    uint64_t widest = 0;
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      if (c.attends(layer)) widest = std::max<uint64_t>(widest, c.kv_width(layer));
+    add_to(list, MemoryUse::ACTIVATIONS, "means of key tiles",
+           product({widest, uint64_t(o.n_ctx / kKeyTile), sizeof(float)}));
   }
   add_to(list, MemoryUse::ACTIVATIONS, "rows packed for products", packed);
   add_to(list, MemoryUse::ACTIVATIONS, "scratch of threads",

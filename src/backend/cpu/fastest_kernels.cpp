@@ -124,7 +124,7 @@ Family prompt_attention_family(const Data& d) {
             const cpu::AttentionKernels& a = k.attention;
             const int n = prompt_tokens(a);
             const int64_t ld = kGroup * kHeadDim, tokens = kBlocks * kBlockSize;
-            a.attend_prefill(d.in.as<float>(), ld, n, kGroup, kHeadDim, tokens - n, 0,
+            a.attend_prefill(d.in.as<float>(), ld, n, kGroup, kHeadDim, tokens - n, 0, nullptr,
                              d.blocks.data(), kBlockSize, kKv, nullptr, d.out.as<float>(), ld,
                              d.scratch.data());
           },

@@ -4,6 +4,7 @@
 #include "backend/cuda/attention_source.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/running_memory.h"
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "util/error.h"
@@ -28,9 +29,8 @@ class CudaDevice::CudaPrompt : public Prompt {
   void attend(const PromptAttention& args) override;
   void recur(float* in, int64_t n, int64_t pos0, float* out) override;
   void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) override;
-  void finish_layer() override {
-    device_.kv_.finish_layer(*request_.sequence, at_, request_.n_total);
-  }
+  void finish_layer() override;
+  TileCounts tiles() const override { return counts_; }
   uint64_t held() const override { return device_.kv_.prefill_held(); }
   void commit(const Marks& marks) override {
     device_.kv_.commit_prompt(*request_.sequence, request_.n_total, marks);
@@ -40,6 +40,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   void take_memory();
   void end();
   void unpack(const PromptAttention& args, FlashPrefill& flash);
+  void choose(const PromptAttention& args, FlashPrefill& flash);
 
   CudaDevice& device_;
   const Config& config_;
@@ -48,6 +49,9 @@ class CudaDevice::CudaPrompt : public Prompt {
   // KV in 8 bits: the layer that is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
+  // Tiles of keys: the current layer's that have their means, and the counts of finished layers.
+  int64_t means_ = 0;
+  TileCounts counts_;
 };
 
 std::unique_ptr<Prompt> CudaDevice::begin_prompt(const PromptRequest& request) {
@@ -85,6 +89,10 @@ void CudaDevice::CudaPrompt::take_memory() {
   sizes.experts_on_host = options.host_expert_layers > 0;
   for (const PromptBuffer& b : prompt_buffers(device_.model_, options, sizes))
     if (b.of) b.of(device_.prompt_) = memory.take(b.bytes, b.what);
+  if (options.chooses_tiles())
+    cuda::check(cudaMemsetAsync(device_.prompt_.tile_counts.data(), 0, 2 * sizeof(uint64_t),
+                                device_.compute_),
+                "clearing counts of tiles");
 }
 
 // Throws nothing: if the device is lost, so are its blocks.
@@ -108,6 +116,7 @@ void CudaDevice::CudaPrompt::check(const Selector& selector) {
 
 void CudaDevice::CudaPrompt::begin_layer(int layer) {
   at_ = layer;
+  means_ = 0;
   layer_ = device_.kv_.prefill_layer(*request_.sequence, layer, request_.n_total);
 }
 
@@ -144,6 +153,33 @@ void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
   f.layout.block_bytes = 2 * f.layout.value_offset;
 }
 
+// Chooses the tiles of keys that the queries read, after the means of the tiles that are complete
+// by now. Means are those of stored keys, so they do not depend on how the prompt is cut.
+void CudaDevice::CudaPrompt::choose(const PromptAttention& a, FlashPrefill& f) {
+  TileMeans means;
+  means.blocks = f.blocks;
+  means.n_blocks = f.n_blocks;
+  means.first = means_;
+  means.last = means_ = (a.pos0 + a.n) / kKeyTile;
+  means.stride = request_.n_total / kKeyTile + 1;
+  means.n_kv_heads = f.n_kv_heads;
+  means.layout = f.layout;
+  means.out = device_.prompt_.means.data();
+  cuda::check(tile_means(means, device_.compute_), "averaging tiles of keys");
+  f.tiles = device_.prompt_.tiles.as<uint64_t>();
+  f.tile_words = tile_words(request_.n_total);
+  ChooseTiles args;
+  args.means = means.out;
+  args.stride = means.stride;
+  args.whole_begin = a.whole_begin;
+  args.whole_end = a.whole_end;
+  args.share = a.share;
+  args.tiles = device_.prompt_.tiles.as<uint64_t>();
+  args.counts = device_.prompt_.tile_counts.as<unsigned long long>();
+  cuda::check(choose_tiles(f, args, device_.device_.limits, device_.compute_),
+              "choosing tiles of keys");
+}
+
 void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   const DeviceScope on = device_.enter();
   FlashPrefill f;
@@ -161,8 +197,21 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   f.sinks = device_.sinks(at_);
   f.out = a.out;
   f.ldo = a.ldo;
+  if (a.share > 0) choose(a, f);
   cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_),
               "computing a prompt's attention");
+}
+
+void CudaDevice::CudaPrompt::finish_layer() {
+  device_.kv_.finish_layer(*request_.sequence, at_, request_.n_total);
+  if (!device_.options_.chooses_tiles() || at_ + 1 < config_.n_layers || request_.n == 0) return;
+  const DeviceScope on = device_.enter();
+  uint64_t counts[2];
+  cuda::check(cudaMemcpyAsync(counts, device_.prompt_.tile_counts.data(), sizeof counts,
+                              cudaMemcpyDeviceToHost, device_.compute_),
+              "reading counts of tiles");
+  device_.compute_.wait("reading counts of tiles");
+  counts_ = {counts[0], counts[1]};
 }
 
 // Computes the rows, and copies the states at checkpoints among them to the host store. The states

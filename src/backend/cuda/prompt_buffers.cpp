@@ -6,6 +6,7 @@
 #include "backend/cuda/running_memory.h"
 #include "backend/forward_buffers.h"
 #include "backend/recurrent_shape.h"
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/recurrent/recurrent.h"
 
@@ -49,6 +50,18 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   if (c.post_norm)
     add("products that wait for their norm", 4 * s.chunk * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.products; });
+  if (options.chooses_tiles()) {
+    constexpr const char* kTiles = "chosen tiles of keys";
+    const int64_t tiles = s.n_total / kKeyTile + 1,
+                  query_tiles = (s.chunk + kQueryTile - 1) / kQueryTile + 1;
+    int64_t widest = 0;
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      if (c.attends(layer)) widest = std::max<int64_t>(widest, c.kv_width(layer));
+    add(kTiles, 2 * widest * tiles, [](PromptBuffers& b) -> Buffer& { return b.means; });
+    add(kTiles, sizeof(uint64_t) * c.n_heads * query_tiles * tile_words(s.n_total),
+        [](PromptBuffers& b) -> Buffer& { return b.tiles; });
+    add(kTiles, 2 * sizeof(uint64_t), [](PromptBuffers& b) -> Buffer& { return b.tile_counts; });
+  }
   add("dequantised weights", unpacked_bytes(model, kv_type),
       [](PromptBuffers& b) -> Buffer& { return b.unpacked; });
   if (s.experts_on_host)

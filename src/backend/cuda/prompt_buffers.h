@@ -6,6 +6,7 @@
 
 #include "backend/cuda/expert_buffers.h"
 #include "backend/device_options.h"
+#include "kernels/common/agreed.h"
 #include "util/buffer.h"
 
 namespace riffle::cuda {
@@ -17,10 +18,15 @@ struct PromptBuffers {
   Buffer products;        // products that wait for their norm
   Buffer expert_staging;  // neighbouring experts from host memory
   Buffer kv_f16;          // a layer's KV, where it is kept in 8 bits
+  Buffer means, tiles;    // TileMeans::out; FlashPrefill::tiles
+  Buffer tile_counts;     // ChooseTiles::counts
   Buffer recurrent;       // RecurPrompt::scratch
   Buffer kept;            // a layer's states at the checkpoints of a call (RecurKeep)
   ExpertBuffers experts;
 };
+
+// Returns the words of FlashPrefill::tiles that a query tile has in a sequence of n_total tokens.
+inline int64_t tile_words(int64_t n_total) { return n_total / (64 * kKeyTile) + 1; }
 
 struct PromptSizes {
   int64_t n = 0, n_total = 0;     // tokens of the prompt; of the sequence once it is read

@@ -10,6 +10,7 @@
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/draft_plan.h"
+#include "kernels/common/agreed.h"
 #include "select/registry.h"
 #include "util/c_locale.h"
 #include "util/cpu_limits.h"
@@ -97,6 +98,16 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
 
   choose_device(config, r);
   choose_drafts(config, r);
+  if (r.chooses_tiles()) {
+    const auto selector = make_selector(o.selection);
+    if (selector->prompt_queries() > 0 || selector->lists())
+      fail(RIFFLE_UNSUPPORTED,
+           "`prefill_selector` is tiles, but `selection.selector` %s chooses by the attention of "
+           "prompts: expected dense, or another selector",
+           selector->name());
+    // Query tiles must not be cut, and they have absolute positions.
+    o.prefill_chunk = std::max(kQueryTile, o.prefill_chunk / kQueryTile * kQueryTile);
+  }
   return r;
 }
 

@@ -29,7 +29,9 @@ void Scheduler::read_prompt(Iteration& it) {
     if (!run_) {
       size_t n = r.prompt.size() - r.read;
       if (o_.prefill_mode == PrefillMode::CHUNKS)
-        n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
+        n = engine_.piece_rows(
+            *r.sequence, static_cast<int64_t>(std::min<double>(n, std::max(1.0, budget / layers))),
+            static_cast<int64_t>(n));
       run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr,
                                    r.beginnings);
       expect_next();

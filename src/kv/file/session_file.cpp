@@ -240,8 +240,9 @@ class Reader {
     std::memcpy(&head, index.data(), sizeof head);
     number("n_tokens", head.n_tokens, 0, kMaxTokens);
     number("marks", head.n_marks, 0, Marks::kMost);
-    number("unrotated", head.unrotated, 0, 1);
-    c_.unrotated = head.unrotated != 0;
+    number("keys", head.keys, 0, disk::kUnrotated | disk::kChoseTiles);
+    c_.unrotated = head.keys & disk::kUnrotated;
+    c_.chose_tiles = head.keys & disk::kChoseTiles;
     for (uint32_t i = 0; i < head.n_marks; ++i)
       number("mark", head.marks[i], i == 0 ? 0 : head.marks[i - 1] + 1, head.n_tokens);
     for (uint32_t i = head.n_marks; i-- > 0;) c_.marks.add(head.marks[i]);  // none replaces another

@@ -72,7 +72,7 @@ struct SessionContent {
   uint64_t end = 0;             // bytes after it belong to no save
   bool newest_damaged = false;  // a later save was damaged
   Marks marks;
-  bool unrotated = false;  // SequenceKv::unrotated
+  bool unrotated = false, chose_tiles = false;  // as in SequenceKv
   std::vector<int32_t> tokens;
   std::vector<TokenExtent> token_extents;
   std::vector<KvExtent> extents;  // extents of each layer in token order; layers in order

@@ -51,12 +51,15 @@ struct Run {
   uint64_t offset, bytes, checksum;
 };
 
+// Index::keys: SequenceKv::unrotated and chose_tiles.
+inline constexpr uint32_t kUnrotated = 1, kChoseTiles = 2;
+
 // The index: this, then in version 4 the number of states (uint64_t), then token extents, KV
 // extents, for each KV extent the checksums of its heads, and the states.
 struct Index {
   int64_t n_tokens;
   int64_t marks[2];
-  uint32_t n_marks, unrotated;
+  uint32_t n_marks, keys;  // keys: kUnrotated, kChoseTiles
   uint64_t n_token_extents, n_extents;
   Run logits, state, data;
   char state_kind[64];  // padded with zeros

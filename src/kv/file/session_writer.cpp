@@ -253,7 +253,8 @@ class Saving {
     disk::Index head{};
     head.n_tokens = static_cast<int64_t>(s_.tokens.size());
     for (const int64_t mark : s_.marks) head.marks[head.n_marks++] = mark;
-    head.unrotated = s_.kv->unrotated;
+    head.keys =
+        (s_.kv->unrotated ? disk::kUnrotated : 0) | (s_.kv->chose_tiles ? disk::kChoseTiles : 0);
     head.n_token_extents = token_extents_.size();
     head.n_extents = extents_.size();
     head.logits = run(logits_);

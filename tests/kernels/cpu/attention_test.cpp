@@ -144,7 +144,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& q, int g,
                            const Cache& cache, int pos0, int n_q, const std::vector<int>& parts,
-                           int window = 0, const float* sinks = nullptr) {
+                           int window = 0, const float* sinks = nullptr,
+                           const uint64_t* tiles = nullptr) {
   const int d = cache.d, ld = g * d;
   std::vector<float> out(q.size(), std::nanf(""));
   int at = 0;
@@ -153,7 +154,7 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
     Memory scratch(k.prefill_scratch_bytes(n, g, d, cache.block_size));
     std::memset(scratch.p, 0xff,
                 k.prefill_scratch_bytes(n, g, d, cache.block_size));  // NaN: nothing may rely on it
-    k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window,
+    k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window, tiles,
                      cache.blocks.data(), cache.block_size, cache.type, sinks,
                      out.data() + static_cast<size_t>(at) * ld, ld, scratch.p);
     at += n;
@@ -164,13 +165,13 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
 // Largest error of a prefill against float64, as a share of the largest value.
 double prefill_error(const std::vector<float>& q, const std::vector<float>& out, int g,
                      const Cache& cache, int pos0, int n_q, int window = 0,
-                     const float* sinks = nullptr) {
+                     const float* sinks = nullptr, const uint64_t* tiles = nullptr) {
   const int d = cache.d;
   double error = 0;
   for (int i = 0; i < n_q; i++) {
     std::vector<int> tokens;
     for (int t = window > 0 ? std::max(0, pos0 + i - window + 1) : 0; t <= pos0 + i; t++)
-      tokens.push_back(t);
+      if (tiles == nullptr || (tiles[t / 64 / 64] >> t / 64 % 64 & 1)) tokens.push_back(t);
     for (int h = 0; h < g; h++) {
       const size_t at = (static_cast<size_t>(i) * g + h) * d;
       const Reference r =
@@ -658,6 +659,90 @@ TEST_CASE("digest_score equals float64, whatever the stride and the split",
         }
         CHECK(same_bits(scores, split));
       }
+    }
+  });
+}
+
+TEST_CASE("attend_prefill reads the tiles that it is given, and no other",
+          "[kernels][attention][tiles]") {
+  for_each_isa([](const AttentionKernels& k, double bound) {
+    std::mt19937 random(31);
+    for (const KvType type : {KvType::F16, KvType::F32})
+      for (const int d : {64, 80, 128}) {
+        const int pos0 = 640, n_q = 128, n_tiles = (pos0 + n_q) / 64;
+        Cache cache(random, 32, d, type, pos0 + n_q);
+        const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * d, 1);
+        const std::vector<float> dense = prefill(k, q, 1, cache, pos0, n_q, {n_q});
+        const uint64_t all = full_mask(n_tiles);
+        CHECK(same_bits(prefill(k, q, 1, cache, pos0, n_q, {n_q}, 0, nullptr, &all), dense));
+        const uint64_t some = (random() & all & ~uint64_t{4}) | 1 | uint64_t{3} << (n_tiles - 2);
+        // Keys of tile 2 become NaN: they may not even be loaded.
+        for (int t = 128; t < 192; t += 32)
+          std::memset(const_cast<void*>(cache.blocks[t / 32]), 0xff, 4 * 32 * d);
+        const std::vector<float> out = prefill(k, q, 1, cache, pos0, n_q, {n_q}, 0, nullptr, &some);
+        CHECK(prefill_error(q, out, 1, cache, pos0, n_q, 0, nullptr, &some) <= bound);
+      }
+  });
+}
+
+TEST_CASE("choose_tiles marks the tiles that hold the share by their mean keys",
+          "[kernels][attention][tiles]") {
+  for_each_isa([](const AttentionKernels& k) {
+    std::mt19937 random(32);
+    for (const auto& [d, pos0] : {std::pair{64, 128}, {64, 1024}, {128, 4608}, {80, 2048}}) {
+      const int n_q = 128, n_tiles = (pos0 + n_q) / 64, near = std::max(1, pos0 / 64 - 3);
+      // Keys of a tile are alike, so that tiles differ.
+      std::vector<float> keys(static_cast<size_t>(pos0 + n_q) * d);
+      for (int tile = 0; tile < n_tiles; tile++) {
+        const std::vector<float> middle = normal_vector(random, d, 1);
+        for (int t = 64 * tile; t < 64 * tile + 64; t++)
+          for (int j = 0; j < d; j++)
+            keys[static_cast<size_t>(t) * d + j] =
+                middle[j] + 0.3f * static_cast<float>(static_cast<int>(random() % 201) - 100) / 100;
+      }
+      const Cache cache(16, d, KvType::F16, keys, normal_vector(random, keys.size(), 1));
+      std::vector<float> means(static_cast<size_t>(n_tiles) * d);
+      for (size_t i = 0; i < keys.size(); i++)
+        means[i / d / 64 * d + i % d] += static_cast<float>(cache.k[i]) / 64;
+      const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * d, 1);
+      for (const float share : {0.2f, 1e-30f})
+        for (const bool with_sink : {false, true}) {
+          INFO("d " << d << ", pos0 " << pos0 << ", share " << share << ", sink " << with_sink);
+          const float sink = 6;
+          std::vector<uint64_t> tiles(n_tiles / 64 + 1, ~uint64_t{0});
+          const Memory scratch(k.choice_scratch_bytes(pos0 + n_q, d));
+          k.choose_tiles(q.data(), d, n_q, d, pos0, cache.blocks.data(), 16, KvType::F16,
+                         means.data(), share, with_sink ? &sink : nullptr, tiles.data(), scratch.p);
+          int wrong = 0, chosen = 0;
+          std::vector<double> most(n_tiles);  // the largest share that a query gives a tile
+          for (int i = 0; i < n_q; i++) {
+            const auto dot = [&](const auto* key) {
+              double sum = 0;
+              for (int j = 0; j < d; j++) sum += double(q[i * d + j]) * key[j];
+              return sum / std::sqrt(double(d));
+            };
+            double total = with_sink ? std::exp(double(sink)) : 0;
+            for (int t = 0; t <= pos0 + i; t++)
+              if (t < 64 || t >= 64 * near) total += std::exp(dot(&cache.k[size_t(t) * d]));
+            std::vector<double> weight(n_tiles);
+            for (int tile = 1; tile < near; tile++)
+              total += weight[tile] = 64 * std::exp(dot(&means[size_t(tile) * d]));
+            for (int tile = 1; tile < near; tile++)
+              most[tile] = std::max(most[tile], weight[tile] / total);
+          }
+          for (int tile = 0; tile < n_tiles; tile++) {
+            const bool read = tiles[tile / 64] >> tile % 64 & 1;
+            const bool always = tile == 0 || tile >= near;
+            if (always) wrong += !read;
+            else if (std::fabs(most[tile] / share - 1) > 1e-3)
+              wrong += read != (most[tile] > share);
+            chosen += !always && read;
+          }
+          CHECK(wrong == 0);
+          CHECK(tiles[n_tiles / 64] >> n_tiles % 64 == 0);
+          if (pos0 >= 1024 && share > 0.01f) CHECK((chosen > 0 && chosen < near - 1));
+          if (share < 0.01f) CHECK(chosen == near - 1);
+        }
     }
   });
 }

@@ -177,7 +177,7 @@ TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kerne
             normal.reset();
             const Bytes scratch =
                 aligned(k.attention.prefill_scratch_bytes(n_q, g, d, block_size) + 64);
-            k.attention.attend_prefill(queries.data(), int64_t(g) * d, n_q, g, d, pos0, 0,
+            k.attention.attend_prefill(queries.data(), int64_t(g) * d, n_q, g, d, pos0, 0, nullptr,
                                        blocks.data(), block_size, type, nullptr, out.data(),
                                        int64_t(g) * d, scratch.get());
             keep(out);

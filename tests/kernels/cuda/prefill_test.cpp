@@ -8,10 +8,14 @@
 #include <random>
 #include <vector>
 
+#include "kernels/common/agreed.h"
 #include "kernels/common/half.h"
+#include "kernels/cpu/kernels.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::cuda;
+using riffle::kKeyTile;
+using riffle::kQueryTile;
 using riffle::cpu::f16_to_f32;
 using riffle::cpu::f32_to_f16;
 using riffle::test::check_cuda;
@@ -94,6 +98,7 @@ struct Case {
     device_q = DeviceArray<float>(q.size() + 8);
     device_q.upload(q);
     blocks = DeviceArray<std::byte>(bytes);
+    host_blocks = std::move(bytes);
   }
 
   // Rows [begin, end), computed as one chunk. Rows are whole: what lies beyond the heads must still
@@ -115,6 +120,16 @@ struct Case {
     args.blocks = blocks.get(), args.n_blocks = n_blocks, args.layout = layout;
     args.sinks = shape.sinks ? device_sinks.get() : nullptr;
     args.out = out.get(), args.ldo = shape.ldo(), args.out_type = shape.out_type;
+    // The words of the query tiles that this chunk has rows of.
+    const int64_t first = args.pos0 / kQueryTile - shape.pos0 / kQueryTile,
+                  last = (args.pos0 + args.n - 1) / kQueryTile - shape.pos0 / kQueryTile;
+    std::vector<uint64_t> some;
+    for (int h = 0; h < shape.n_heads() && !tiles.empty(); h++)
+      for (int64_t i = first; i <= last; i++)
+        for (int64_t w = 0; w < words(); w++)
+          some.push_back(tiles[static_cast<size_t>((h * query_tiles() + i) * words() + w)]);
+    const DeviceArray<uint64_t> chosen(some);
+    if (!tiles.empty()) args.tiles = chosen.get(), args.tile_words = words();
     check_cuda(flash_prefill(args, device_limits(), nullptr), "flash_prefill");
     std::vector<std::byte> bytes = out.download();
     const size_t used = static_cast<size_t>(shape.width()) * shape.out_bytes();
@@ -139,6 +154,31 @@ struct Case {
     return x;
   }
 
+  int64_t words() const { return total / (64 * kKeyTile) + 1; }
+  int64_t query_tiles() const { return (total - 1) / kQueryTile - shape.pos0 / kQueryTile + 1; }
+  bool reads(int head, int64_t query, int64_t key) const {
+    if (tiles.empty()) return true;
+    const int64_t i = (shape.pos0 + query) / kQueryTile - shape.pos0 / kQueryTile,
+                  tile = key / kKeyTile;
+    return tiles[static_cast<size_t>((head * query_tiles() + i) * words() + tile / 64)] >>
+               tile % 64 &
+           1;
+  }
+  // Sets each bit with the given probability, and those of the queries' own tiles.
+  void choose_at_random(double share, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::bernoulli_distribution bit(share);
+    tiles.assign(static_cast<size_t>(shape.n_heads() * query_tiles() * words()), 0);
+    for (int h = 0; h < shape.n_heads(); h++)
+      for (int64_t i = 0; i < query_tiles(); i++)
+        for (int64_t tile = 0; tile * kKeyTile < total; tile++) {
+          const bool own = tile * kKeyTile / kQueryTile == shape.pos0 / kQueryTile + i;
+          if (bit(random) || own)
+            tiles[static_cast<size_t>((h * query_tiles() + i) * words() + tile / 64)] |=
+                uint64_t{1} << tile % 64;
+        }
+  }
+
   // Largest |out - exact| / |exact| of a (query, head), over at most max_rows queries, the first
   // and the last among them.
   double worst_error(const std::vector<std::byte>& out, int64_t max_rows) const {
@@ -153,6 +193,7 @@ struct Case {
             kv.data() + static_cast<int64_t>(head / shape.group) * total * 2 * shape.d;
         double top = -HUGE_VAL, sum = 0;
         for (int64_t t = begin; t < visible; t++) {
+          if (!reads(head, i, t)) continue;
           double dot = 0;
           for (int j = 0; j < shape.d; j++)
             dot += q[i * shape.ldq() + head * shape.d + j] * keys[t * 2 * shape.d + j];
@@ -161,6 +202,7 @@ struct Case {
         }
         std::fill(exact.begin(), exact.end(), 0.0);
         for (int64_t t = begin; t < visible; t++) {
+          if (!reads(head, i, t)) continue;
           const double e = std::exp(p[t] - top);
           sum += e;
           for (int j = 0; j < shape.d; j++) exact[j] += e * keys[(t * 2 + 1) * shape.d + j];
@@ -184,6 +226,8 @@ struct Case {
   KvLayout layout;
   std::vector<double> kv;  // [n_kv_heads][total][2][d]: the values that the bytes mean
   std::vector<float> q, sinks;
+  std::vector<uint64_t> tiles;  // [n_heads][query tiles][words()]; empty: all keys are read
+  std::vector<std::byte> host_blocks;
   DeviceArray<float> device_q, device_sinks;
   DeviceArray<std::byte> blocks;
 };
@@ -383,5 +427,125 @@ TEST_CASE("prefill attention with sinks against float64", "[cuda][sinks]") {
         s.n = 200, s.pos0 = 130, s.d = d, s.n_kv_heads = 2, s.group = 3, s.type = type;
         s.window = window, s.sinks = true;
         check_sinks(s, ++seed);
+      }
+}
+
+TEST_CASE("prefill attention reads the tiles that it is given", "[cuda][prefill][tiles]") {
+  if (skip()) return;
+  uint32_t seed = 700;
+  for (const KvType type : {KvType::F16, KvType::F32})
+    for (const int d : kHeadDims)
+      for (const int block_size : kBlockSizes)
+        for (const auto& [n, pos0] : {std::pair{300, 200}, {128, 1024}, {1, 77}, {513, 4000}})
+          for (const bool sinks : {false, true}) {
+            Shape s;
+            s.n = n, s.pos0 = pos0, s.d = d, s.block_size = block_size, s.n_kv_heads = 2;
+            s.group = 3, s.type = type, s.sinks = sinks, s.out_pad = n % 2;
+            CAPTURE(s.n, s.pos0, d, block_size, static_cast<int>(type), sinks);
+            Case c(s, ++seed);
+            c.choose_at_random(0.3, seed);
+            const std::vector<std::byte> out = c.run(0, s.n);
+            CHECK(c.worst_error(out, 12) <= tolerance(s));
+            if (n < 300) continue;
+            // Chunks at any place give the same bits.
+            std::vector<std::byte> parts = c.run(0, 137);
+            const std::vector<std::byte> rest = c.run(137, s.n);
+            parts.insert(parts.end(), rest.begin(), rest.end());
+            CHECK(parts == out);
+          }
+}
+
+TEST_CASE("the GPU chooses the tiles that the CPU chooses, but for rounding",
+          "[cuda][prefill][tiles]") {
+  if (skip()) return;
+  const riffle::cpu::AttentionKernels& cpu =
+      riffle::cpu::kernels(riffle::cpu::Isa::Scalar)->attention;
+  for (const KvType type : {KvType::F16, KvType::F32})
+    for (const int d : {64, 128, 256, 80})
+      for (const bool sinks : {false, true}) {
+        Shape s;  // a chunk in the middle of a prompt that began in its first query tile
+        s.n = 600, s.pos0 = 4200, s.d = d, s.n_kv_heads = 2, s.group = 2, s.type = type;
+        s.sinks = sinks, s.k_scale = 2;
+        CAPTURE(d, static_cast<int>(type), sinks);
+        Case c(s, 900 + d);
+        const float share = 0.02f;
+        FlashPrefill of;
+        of.q = c.device_q.get(), of.n = s.n, of.ldq = s.ldq(), of.pos0 = s.pos0;
+        of.n_heads = s.n_heads(), of.n_kv_heads = s.n_kv_heads, of.blocks = c.blocks.get();
+        of.n_blocks = c.n_blocks, of.layout = c.layout, of.tile_words = c.words();
+        of.sinks = sinks ? c.device_sinks.get() : nullptr;
+        TileMeans means;
+        means.blocks = of.blocks, means.n_blocks = of.n_blocks, means.layout = of.layout;
+        means.last = c.total / kKeyTile, means.stride = means.last + 1, means.n_kv_heads = 2;
+        DeviceArray<uint16_t> mean_values(static_cast<size_t>(2 * means.stride * d));
+        means.out = mean_values.get();
+        check_cuda(tile_means(means, nullptr));
+        DeviceArray<uint64_t> tiles(static_cast<size_t>(s.n_heads() * c.query_tiles() * c.words()));
+        tiles.poison();
+        DeviceArray<unsigned long long> counts(std::vector<unsigned long long>{0, 0});
+        ChooseTiles choose;
+        choose.means = means.out, choose.stride = means.stride, choose.share = share;
+        choose.whole_begin = s.pos0 - 70, choose.whole_end = c.total;
+        choose.tiles = tiles.get(), choose.counts = counts.get();
+        check_cuda(choose_tiles(of, choose, device_limits(), nullptr));
+        const std::vector<uint64_t> found = tiles.download();
+        const std::vector<uint16_t> mean_halves = mean_values.download();
+
+        unsigned long long seen = 0, read = 0;
+        int wrong = 0, left_out = 0, few = 0;
+        for (int h = 0; h < s.n_heads(); h++) {
+          const int kv_head = h / s.group;
+          std::vector<float> mean(static_cast<size_t>(means.stride) * d);
+          for (int64_t tile = 0; tile < means.last; tile++)
+            for (int j = 0; j < d; j++) {
+              double sum = 0;
+              for (int64_t t = tile * kKeyTile; t < (tile + 1) * kKeyTile; t++)
+                sum += c.kv[((kv_head * c.total + t) * 2) * d + j];
+              mean[tile * d + j] = static_cast<float>(sum / kKeyTile);
+              const float half = f16_to_f32(
+                  mean_halves[static_cast<size_t>((kv_head * means.stride + tile) * d + j)]);
+              wrong += std::fabs(half - sum / kKeyTile) > 1e-3 * (1 + std::fabs(half));
+            }
+          std::vector<const void*> blocks;
+          for (int64_t b = 0; b < c.n_blocks; b++)
+            blocks.push_back(c.host_blocks.data() + static_cast<size_t>((kv_head * c.n_blocks + b) *
+                                                                        c.layout.block_bytes));
+          for (int64_t i = 0; i < c.query_tiles(); i++) {
+            const int64_t first = (s.pos0 / kQueryTile + i) * kQueryTile,
+                          n_tiles = (std::min(first + kQueryTile, c.total) - 1) / kKeyTile + 1;
+            const uint64_t* bits =
+                &found[static_cast<size_t>((h * c.query_tiles() + i) * c.words())];
+            const bool whole = first >= s.pos0 && first + kQueryTile <= c.total;
+            const auto bracket = [&](float at) {
+              std::vector<uint64_t> tiles(static_cast<size_t>(c.words()));
+              std::vector<float> scratch(cpu.choice_scratch_bytes(first + kQueryTile, d));
+              cpu.choose_tiles(&c.q[static_cast<size_t>((first - s.pos0) * s.ldq() + h * d)],
+                               s.ldq(), kQueryTile, d, first, blocks.data(), s.block_size,
+                               static_cast<riffle::cpu::KvType>(type), mean.data(), at,
+                               sinks ? &c.sinks[h] : nullptr, tiles.data(), scratch.data());
+              return tiles;
+            };
+            const auto least = whole ? bracket(share * 1.05f) : std::vector<uint64_t>{},
+                       most = whole ? bracket(share / 1.05f) : std::vector<uint64_t>{};
+            if (whole) seen += n_tiles;
+            for (int64_t tile = 0; tile < 64 * c.words(); tile++) {
+              const auto is = [&](const auto& words) { return words[tile / 64] >> tile % 64 & 1; };
+              if (!whole) {
+                wrong += is(bits) != (tile < n_tiles);
+                continue;
+              }
+              read += is(bits);
+              wrong += is(bits) < is(least) || is(bits) > is(most);
+              left_out += tile < n_tiles && !is(bits);
+              few += is(bits) && tile > 0 && tile < n_tiles - 6;
+            }
+          }
+        }
+        CHECK(wrong == 0);
+        CHECK(left_out > 0);
+        CHECK(few > 0);
+        const std::vector<unsigned long long> counted = counts.download();
+        CHECK(counted[0] == seen);
+        CHECK(counted[1] == read);
       }
 }

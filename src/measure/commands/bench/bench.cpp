@@ -153,6 +153,7 @@ class Bench {
       truncate(session, 0);
       go_to(session, std::min<size_t>(n, 512));
     }
+    riffle_reset_stats(context_.get());
     for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
       truncate(session, 0);
       const Clock::time_point start = Clock::now();
@@ -160,6 +161,7 @@ class Bench {
       row.seconds.push_back(seconds_since(start));
       spent += row.seconds.back();
     }
+    row.tiles_read_pct = tiles_read_pct(context_stats(context_.get()));
     results_.prefill.push_back(std::move(row));
   }
 

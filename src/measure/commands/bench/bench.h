@@ -1,6 +1,7 @@
 // riffle bench in parts: bench.cpp measures, bandwidth.cpp measures the machine, report.cpp prints
 // the results. arrivals.h has requests that arrive over time.
 #pragma once
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ Model make_synthetic(const std::string& shape, const std::string& weights);
 struct PrefillRow {
   size_t tokens;
   std::vector<double> seconds;
+  double tiles_read_pct = std::numeric_limits<double>::quiet_NaN();  // NaN: dense
 };
 
 struct DecodeRow {

@@ -88,6 +88,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
                        {"tokens_per_second", static_cast<double>(r.tokens) / s},
                        {"seconds", s},
                        {"spread_pct", spread_pct(r.seconds)},
+                       {"tiles_read_pct", number(r.tiles_read_pct)},
                        {"samples", r.seconds}});
   }
   for (const DecodeRow& r : results.decode) {
@@ -211,11 +212,12 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
                       static_cast<int>(o.common.options.count("lookup"))));
   write_out("\n");
   if (!results.prefill.empty()) {
-    Table t({"prefill", "tokens/s", "seconds", "spread"});
+    Table t({"prefill", "tokens/s", "seconds", "spread", "key tiles read"});
     for (const PrefillRow& r : results.prefill) {
       const double s = median(r.seconds);
       t.add({std::to_string(r.tokens), fixed(static_cast<double>(r.tokens) / s, 0), fixed(s, 2),
-             r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-"});
+             r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-",
+             std::isfinite(r.tiles_read_pct) ? percent(r.tiles_read_pct) : "all"});
     }
     t.print();
     write_out("\n");

@@ -1,0 +1,340 @@
+// The choice of the key tiles that a prompt's queries read (ChooseTiles). A CTA takes a query tile
+// of one head. It finds each query's total weight, from the exact scores of the keys that are
+// always read and the scores of all other tiles' mean keys; then it goes through the mean keys
+// again and marks the tiles that hold the share.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/common/agreed.h"
+#include "kernels/cuda/head_dims.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/prefill/flash_rows.cuh"
+#include "kernels/cuda/prefill/prefill.h"
+
+namespace riffle::cuda {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+
+struct Params {
+  const float *q, *sinks;
+  const std::byte* blocks;
+  const __half* means;
+  uint64_t* tiles;
+  unsigned long long* counts;
+  int64_t ldq, n_blocks, block_bytes, tile_words, stride;
+  int n, pos0, offset, group, block_size, whole_begin, whole_end;
+  float scale;  // log2(e) / sqrt(d): scores are exponents of two
+  float share;  // log2 of the share
+};
+
+__device__ __forceinline__ float to_f32(float x) { return x; }
+__device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
+
+__device__ __forceinline__ const std::byte* key_at(const Params& p, const std::byte* head, int key,
+                                                   int64_t row_bytes) {
+  return head + key / p.block_size * p.block_bytes + key % p.block_size * row_bytes;
+}
+
+// ---- means ----
+
+// A block of threads makes one tile's mean; a thread takes every blockDim.x-th column.
+template <class E>
+__global__ void mean_kernel(const TileMeans a) {
+  const int64_t tile = a.first + blockIdx.x, head = blockIdx.y;
+  const int d = a.layout.head_dim, size = a.layout.block_size;
+  const std::byte* from = a.blocks + head * a.n_blocks * a.layout.block_bytes;
+  __half* to = static_cast<__half*>(a.out) + (head * a.stride + tile) * d;
+  for (int j = static_cast<int>(threadIdx.x); j < d; j += static_cast<int>(blockDim.x)) {
+    float sum = 0;
+    for (int t = 0; t < kKeyTile; t++) {
+      const int64_t key = tile * kKeyTile + t;
+      sum += to_f32(
+          reinterpret_cast<const E*>(from + key / size * a.layout.block_bytes)[key % size * d + j]);
+    }
+    to[j] = __float2half_rn(sum / kKeyTile);
+  }
+}
+
+// ---- choice ----
+
+// Rows lie in shared memory padded by 16 bytes, so that the eight rows that ldmatrix takes at once
+// fall into different banks.
+template <int kD>
+struct Tile {
+  static constexpr int kRow = 2 * kD + 16, kQBytes = kQueryTile * kRow,
+                       kSharedBytes = kQBytes + kKeyTile * kRow;
+};
+
+#if __CUDA_ARCH__ >= 800
+
+// Stores 8 values as f16.
+__device__ __forceinline__ void store8(unsigned char* to, const float (&x)[8]) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]),
+                                             pack_f16(x[4], x[5]), pack_f16(x[6], x[7]));
+}
+
+template <int kD>
+__device__ void load_queries(const Params& p, int first, int head, unsigned char* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < kQueryTile * (kD / 8); i += kThreads) {
+    const int row = i / (kD / 8), c = 8 * (i % (kD / 8));
+    const float* q = p.q + (first + row) * p.ldq + static_cast<int64_t>(head) * kD + c;
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) x[j] = saturated_f16(q[j] * p.scale);
+    store8(to + row * Tile<kD>::kRow + 2 * c, x);
+  }
+}
+
+// Loads kKeyTile rows of d values: row(i) is where row i lies. Rows of null are zeros.
+template <int kD, class E, class F>
+__device__ __forceinline__ void load_rows(unsigned char* to, const F& row_at) {
+  for (int i = static_cast<int>(threadIdx.x); i < kKeyTile * (kD / 8); i += kThreads) {
+    const int row = i / (kD / 8), c = 8 * (i % (kD / 8));
+    const E* from = row_at(row);
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) x[j] = from != nullptr ? to_f32(from[c + j]) : 0.0f;
+    store8(to + row * Tile<kD>::kRow + 2 * c, x);
+  }
+}
+
+using Scores = float[2][kKeyTile / 8][4];
+
+// Scores of the warp's 32 queries and the 64 rows in shared memory. A lane has rows lane / 4 and
+// lane / 4 + 8 of both halves, and columns 8 j + 2 (lane % 4) and the next.
+template <int kD>
+__device__ __forceinline__ void multiply(uint32_t q, uint32_t k, Scores& s) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t by_rows = q + (32 * warp + (lane & 15)) * Tile<kD>::kRow + (lane >> 4) * 16,
+                 by_columns =
+                     k + ((lane & 7) + (lane >> 4 << 3)) * Tile<kD>::kRow + (lane >> 3 & 1) * 16;
+#pragma unroll
+  for (int m = 0; m < 2; m++)
+#pragma unroll
+    for (int j = 0; j < kKeyTile / 8; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[m][j][e] = 0;
+#pragma unroll 2
+  for (int c = 0; c < kD / 16; c++) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; m++) ldmatrix4(a[m], by_rows + m * 16 * Tile<kD>::kRow + 32 * c);
+#pragma unroll
+    for (int j = 0; j < kKeyTile / 16; j++) {
+      uint32_t b[4];
+      ldmatrix4(b, by_columns + j * 16 * Tile<kD>::kRow + 32 * c);
+#pragma unroll
+      for (int m = 0; m < 2; m++) {
+        mma_16816(s[m][2 * j], a[m], b[0], b[1]);
+        mma_16816(s[m][2 * j + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// A lane's rows: maximum and sum of this lane's columns.
+struct Weights {
+  float top[2][2], sum[2][2];
+
+  // Adds the weights of scores plus `more`. seen(m, r, column): whether they count.
+  template <class F>
+  __device__ __forceinline__ void add(const Scores& s, float more, const F& seen) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        float x[kKeyTile / 4], most = top[m][r];
+#pragma unroll
+        for (int i = 0; i < kKeyTile / 4; i++) {
+          const int column = 8 * (i / 2) + 2 * (lane & 3) + i % 2;
+          x[i] = seen(m, r, column) ? s[m][i / 2][2 * r + i % 2] + more : -INFINITY;
+          most = fmaxf(most, x[i]);
+        }
+        sum[m][r] *= exp2_approx(top[m][r] - reference(most));
+        top[m][r] = most;
+#pragma unroll
+        for (int i = 0; i < kKeyTile / 4; i++) sum[m][r] += exp2_approx(x[i] - reference(most));
+      }
+  }
+};
+
+#endif
+
+template <int kD, class E>
+__global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ unsigned long long marked;
+  unsigned char* const rows = shared + Tile<kD>::kQBytes;
+  const uint32_t q_shared = shared_address(shared), k_shared = q_shared + Tile<kD>::kQBytes;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int head = static_cast<int>(blockIdx.x);
+  // Query tiles with the most keys start first, so that the last CTAs to run are short ones.
+  const int number = static_cast<int>(gridDim.y - 1 - blockIdx.y);
+  const int first = number * kQueryTile - p.offset, position = p.pos0 + first;
+  const int kv_head = head / p.group;
+  const std::byte* kv = p.blocks + kv_head * p.n_blocks * p.block_bytes;
+  uint64_t* words = p.tiles + (static_cast<int64_t>(head) * gridDim.y + number) * p.tile_words;
+  const int end = min(position + kQueryTile, p.pos0 + p.n), n_tiles = (end - 1) / kKeyTile + 1;
+  const int near = max(1, position / kKeyTile - kNearTiles);
+  const bool whole = first >= 0 && first + kQueryTile <= p.n && position >= p.whole_begin &&
+                     position + kQueryTile <= p.whole_end;
+  const auto all_below = [](int tile, int word) {
+    const int n = tile - 64 * word;
+    return n >= 64 ? ~uint64_t{0} : n <= 0 ? 0 : (uint64_t{1} << n) - 1;
+  };
+  if (!whole || near <= 1) {
+    for (int i = static_cast<int>(threadIdx.x); i < p.tile_words; i += kThreads)
+      words[i] = all_below(n_tiles, i);
+    if (whole && p.counts != nullptr && threadIdx.x == 0) {
+      atomicAdd(&p.counts[0], static_cast<unsigned long long>(n_tiles));
+      atomicAdd(&p.counts[1], static_cast<unsigned long long>(n_tiles));
+    }
+    return;
+  }
+  load_queries<kD>(p, first, head, shared);
+
+  Scores s;
+  Weights weights;
+#pragma unroll
+  for (int m = 0; m < 2; m++)
+#pragma unroll
+    for (int r = 0; r < 2; r++) weights.top[m][r] = -INFINITY, weights.sum[m][r] = 0;
+  // The keys that are always read: tile 0, then the near tiles.
+  for (int tile = 0; tile < n_tiles; tile = tile == 0 ? near : tile + 1) {
+    __syncthreads();
+    load_rows<kD, E>(rows, [&](int row) {
+      const int key = tile * kKeyTile + row;
+      return key < end ? reinterpret_cast<const E*>(key_at(p, kv, key, kD * sizeof(E))) : nullptr;
+    });
+    __syncthreads();
+    multiply<kD>(q_shared, k_shared, s);
+    const int limit = position + 32 * warp + lane / 4 - tile * kKeyTile;
+    weights.add(s, 0, [&](int m, int r, int column) { return column <= limit + 16 * m + 8 * r; });
+  }
+  constexpr float kTileKeys = 6;  // log2 of kKeyTile
+  static_assert(kKeyTile == 64);
+  const __half* means = p.means + kv_head * p.stride * kD;
+  const auto score_means = [&](int word) {
+    __syncthreads();
+    load_rows<kD, __half>(rows, [&](int row) {
+      const int tile = 64 * word + row;
+      return tile >= 1 && tile < near ? means + static_cast<int64_t>(tile) * kD : nullptr;
+    });
+    __syncthreads();
+    multiply<kD>(q_shared, k_shared, s);
+  };
+  const int n_words = (near + 63) / 64;
+  for (int word = 0; word < n_words; word++) {
+    score_means(word);
+    weights.add(s, kTileKeys, [&](int, int, int column) {
+      return 64 * word + column >= 1 && 64 * word + column < near;
+    });
+  }
+  float least[2][2];  // the score of a mean key whose tile has just the share
+#pragma unroll
+  for (int m = 0; m < 2; m++)
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float top = weights.top[m][r], sum = weights.sum[m][r];
+#pragma unroll
+      for (int apart = 1; apart < 4; apart *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, top, apart),
+                    others = __shfl_xor_sync(0xffffffffu, sum, apart);
+        const float most = fmaxf(top, other);
+        sum = sum * exp2_approx(top - reference(most)) +
+              others * exp2_approx(other - reference(most));
+        top = most;
+      }
+      sum += sink_weight(p.sinks, head, top);
+      least[m][r] = top + log2f(sum) + p.share - kTileKeys;
+    }
+  unsigned read = 0;
+  for (int word = 0; word < p.tile_words; word++) {
+    uint64_t bits = 0;
+    if (word < n_words) {
+      if (n_words > 1 || word > 0) score_means(word);  // else the scores are still there
+      if (threadIdx.x == 0) marked = 0;
+      uint64_t mine = 0;
+#pragma unroll
+      for (int i = 0; i < kKeyTile / 4; i++) {
+        const int column = 8 * (i / 2) + 2 * (lane & 3) + i % 2;
+        bool any = false;
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+          for (int r = 0; r < 2; r++) any |= least[m][r] < s[m][i / 2][2 * r + i % 2];
+        mine |= static_cast<uint64_t>(any) << column;
+      }
+      const uint64_t low = __reduce_or_sync(0xffffffffu, static_cast<uint32_t>(mine)),
+                     high = __reduce_or_sync(0xffffffffu, static_cast<uint32_t>(mine >> 32));
+      __syncthreads();
+      if (lane == 0) atomicOr(&marked, static_cast<unsigned long long>(high << 32 | low));
+      __syncthreads();
+      bits = marked & all_below(near, word);
+    }
+    if (word == 0) bits |= 1;
+    bits |= all_below(n_tiles, word) & ~all_below(near, word);
+    if (threadIdx.x == 0) words[word] = bits;
+    read += __popcll(bits);
+  }
+  if (p.counts != nullptr && threadIdx.x == 0) {
+    atomicAdd(&p.counts[0], static_cast<unsigned long long>(n_tiles));
+    atomicAdd(&p.counts[1], static_cast<unsigned long long>(read));
+  }
+#endif
+}
+
+template <int kD>
+Status launch_choice(KvType type, dim3 grid, const Params& p, const DeviceLimits& limits,
+                     cudaStream_t stream) {
+  constexpr int kBytes = Tile<kD>::kSharedBytes;
+  if (kBytes > limits.smem_per_block) return cudaErrorNotSupported;
+  const auto kernel = type == KvType::F32 ? choose_kernel<kD, float> : choose_kernel<kD, __half>;
+  if (Status status =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      status != cudaSuccess)
+    return status;
+  kernel<<<grid, kThreads, kBytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+Status tile_means(const TileMeans& a, cudaStream_t stream) {
+  if (a.layout.type == KvType::Q8 || a.first < 0 || a.last > a.stride) return cudaErrorInvalidValue;
+  if (a.last <= a.first) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(a.last - a.first), a.n_kv_heads);
+  const auto kernel = a.layout.type == KvType::F32 ? mean_kernel<float> : mean_kernel<__half>;
+  kernel<<<grid, std::min(256, (a.layout.head_dim + 31) / 32 * 32), 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+Status choose_tiles(const FlashPrefill& of, const ChooseTiles& a, const DeviceLimits& limits,
+                    cudaStream_t stream) {
+  if (limits.compute < 80) return cudaErrorNotSupported;
+  const int64_t end = of.pos0 + of.n;
+  if (of.n <= 0 || end > 1 << 30 || of.window > 0 || of.layout.type == KvType::Q8 ||
+      of.tile_words * 64 * kKeyTile < end || !(a.share > 0))
+    return cudaErrorInvalidValue;
+  Params p;
+  p.q = of.q, p.sinks = of.sinks, p.blocks = of.blocks;
+  p.means = static_cast<const __half*>(a.means), p.tiles = a.tiles, p.counts = a.counts;
+  p.ldq = of.ldq, p.n_blocks = of.n_blocks, p.block_bytes = of.layout.block_bytes;
+  p.tile_words = of.tile_words, p.stride = a.stride;
+  p.n = static_cast<int>(of.n), p.pos0 = static_cast<int>(of.pos0);
+  p.offset = p.pos0 % kQueryTile, p.group = of.n_heads / of.n_kv_heads;
+  p.block_size = of.layout.block_size;
+  p.whole_begin = static_cast<int>(a.whole_begin), p.whole_end = static_cast<int>(a.whole_end);
+  p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(of.layout.head_dim)));
+  p.share = std::log2(a.share);
+  const dim3 grid(of.n_heads,
+                  static_cast<unsigned>((p.offset + of.n + kQueryTile - 1) / kQueryTile));
+  return with_head_dim(of.layout.head_dim, [&](auto dim) {
+    return launch_choice<decltype(dim)::value>(of.layout.type, grid, p, limits, stream);
+  });
+}
+
+}  // namespace riffle::cuda
