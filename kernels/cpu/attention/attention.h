@@ -50,15 +50,13 @@ struct AttentionKernels {
   // Chooses the tiles that attend_prefill reads for n_q <= kQueryTile queries of one head at
   // pos0.., where pos0 is a multiple of kQueryTile: the first tile, the kNearTiles tiles before the
   // queries, those of the queries themselves, and each other tile to which some query gives more
-  // than `share` of its weight. A tile's weight is estimated as kKeyTile times that of its mean
-  // key, means[tile] [d]; the weight of the tiles that are always read is exact. sink: the head's,
-  // or NULL. Writes the words of all tiles up to the last query's. scratch:
-  // choice_scratch_bytes(pos0 + n_q, d). The rule is ours; tile means as in FlashPrefill (arXiv
-  // 2603.06199), where a tile's weight over all queries is compared with the largest.
+  // than `share` of its weight over the tiles before pos0. A tile's weight is estimated by its mean
+  // key, means[tile][d]. Writes the words of all tiles up to the last query's. scratch:
+  // choice_scratch_bytes(pos0 + n_q, d). Tile means as in FlashPrefill (arXiv 2603.06199), where a
+  // tile's weight summed over all queries is compared with the largest.
   size_t (*choice_scratch_bytes)(int64_t n_keys, int d);
   void (*choose_tiles)(const float* q, int64_t ldq, int n_q, int d, int64_t pos0,
-                       const void* const* blocks, int block_size, KvType type, const float* means,
-                       float share, const float* sink, uint64_t* tiles, void* scratch);
+                       const float* means, float share, uint64_t* tiles, void* scratch);
 
   // Convert count numbers to KvType and back. For Q8 they are one row (kernels/common/kv_q8.h).
   void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);

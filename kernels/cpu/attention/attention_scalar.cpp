@@ -157,39 +157,26 @@ void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, con
 }
 
 size_t choice_scratch_bytes(int64_t n_keys, int) {
-  return sizeof(float) * static_cast<size_t>(n_keys / kKeyTile + 1);
+  return sizeof(float) * static_cast<size_t>(n_keys / kKeyTile);
 }
 
-void choose_tiles(const float* q, int64_t ldq, int n_q, int d, int64_t pos0,
-                  const void* const* blocks, int block_size, KvType type, const float* means,
-                  float share, const float* sink, uint64_t* tiles, void* scratch) {
-  const int64_t n_tiles = (pos0 + n_q - 1) / kKeyTile + 1, near = first_near_tile(pos0);
-  begin_choice(tiles, near, n_tiles);
+void choose_tiles(const float* q, int64_t ldq, int n_q, int d, int64_t pos0, const float* means,
+                  float share, uint64_t* tiles, void* scratch) {
+  const int64_t near = first_near_tile(pos0);
+  begin_choice(tiles, near, (pos0 + n_q - 1) / kKeyTile + 1);
   if (near <= 1) return;
-  int64_t position[kExactKeys];
-  const int n_exact = exact_keys(pos0, n_q, position);
-  const int64_t row_bytes = kv_row_bytes(type, d);
   const float scale = 1 / std::sqrt(static_cast<float>(d));
-  auto* far = static_cast<float*>(scratch);
+  auto* scores = static_cast<float*>(scratch);
   for (int i = 0; i < n_q; i++) {
-    const float* query = q + i * ldq;
-    float top = -INFINITY, sum = 0, top_far = -INFINITY, sum_far = 0;
-    for (int t = 0; t < n_exact && position[t] <= pos0 + i; t++) {
-      const auto* key = static_cast<const char*>(blocks[position[t] / block_size]) +
-                        position[t] % block_size * row_bytes;
-      float score = 0;
-      for (int j = 0; j < d; j++) score += query[j] * scale * kv_at(key, d, type, j);
-      merge_states(&top, &sum, score, 1);
+    float top = -INFINITY, sum = 0;
+    for (int64_t tile = 0; tile < pos0 / kKeyTile; tile++) {
+      scores[tile] = 0;
+      for (int j = 0; j < d; j++) scores[tile] += q[i * ldq + j] * scale * means[tile * d + j];
+      merge_states(&top, &sum, scores[tile], 1);
     }
-    for (int64_t tile = 1; tile < near; tile++) {
-      far[tile] = 0;
-      for (int j = 0; j < d; j++) far[tile] += query[j] * scale * means[tile * d + j];
-      merge_states(&top_far, &sum_far, far[tile], 1);
-    }
-    const float least =
-        least_score(share, top, sum, top_far, sum_far, sink != nullptr ? *sink : -INFINITY);
+    const float least = top + std::log(sum * share);  // the score that has just the share
     for (int64_t tile = 1; tile < near; tile++)
-      if (least < far[tile]) mark_tile(tiles, tile);
+      if (least < scores[tile]) mark_tile(tiles, tile);
   }
 }
 

@@ -46,10 +46,11 @@ struct TileMeans {
 Status tile_means(const TileMeans& args, cudaStream_t stream);
 
 // Chooses the key tiles that the queries of FlashPrefill read, and writes them to `tiles`. The rule
-// is that of choose_tiles in kernels/cpu/attention/attention.h, in f16. Query tiles that do not lie
-// in [whole_begin, whole_end), or of which the chunk lacks rows, read all keys. means, stride: of
-// TileMeans, up to the last query. counts: two numbers, to which the key tiles up to the queries
-// and those that are read are added, for query tiles with a choice; or null.
+// is that of choose_tiles in kernels/cpu/attention/attention.h, with f16 queries and means. Query
+// tiles that do not lie in [whole_begin, whole_end), or of which the chunk lacks rows, read all
+// keys. means, stride: of TileMeans, up to the last query. counts: two numbers, to which the key
+// tiles up to the queries and those that are read are added, for query tiles with a choice; or
+// null.
 struct ChooseTiles {
   const void* means = nullptr;
   int64_t stride = 0, whole_begin = 0, whole_end = 0;

@@ -1,7 +1,6 @@
 // The choice of the key tiles that a prompt's queries read (ChooseTiles). A CTA takes a query tile
-// of one head. It finds each query's total weight, from the exact scores of the keys that are
-// always read and the scores of all other tiles' mean keys; then it goes through the mean keys
-// again and marks the tiles that hold the share.
+// of one head. It goes through the mean keys twice: it finds each query's total weight, and then
+// marks the tiles that hold the share.
 #include <algorithm>
 #include <cmath>
 
@@ -17,24 +16,18 @@ namespace {
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 
 struct Params {
-  const float *q, *sinks;
-  const std::byte* blocks;
+  const float* q;
   const __half* means;
   uint64_t* tiles;
   unsigned long long* counts;
-  int64_t ldq, n_blocks, block_bytes, tile_words, stride;
-  int n, pos0, offset, group, block_size, whole_begin, whole_end;
+  int64_t ldq, tile_words, stride;
+  int n, pos0, offset, group, whole_begin, whole_end;
   float scale;  // log2(e) / sqrt(d): scores are exponents of two
   float share;  // log2 of the share
 };
 
 __device__ __forceinline__ float to_f32(float x) { return x; }
 __device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
-
-__device__ __forceinline__ const std::byte* key_at(const Params& p, const std::byte* head, int key,
-                                                   int64_t row_bytes) {
-  return head + key / p.block_size * p.block_bytes + key % p.block_size * row_bytes;
-}
 
 // ---- means ----
 
@@ -86,19 +79,17 @@ __device__ void load_queries(const Params& p, int first, int head, unsigned char
   }
 }
 
-// Loads kKeyTile rows of d values: row(i) is where row i lies. Rows of null are zeros.
-template <int kD, class E, class F>
-__device__ __forceinline__ void load_rows(unsigned char* to, const F& row_at) {
+// Loads kKeyTile rows of kD values; those from row n on are zeros.
+template <int kD>
+__device__ __forceinline__ void load_rows(unsigned char* to, const __half* from, int n) {
   for (int i = static_cast<int>(threadIdx.x); i < kKeyTile * (kD / 8); i += kThreads) {
     const int row = i / (kD / 8), c = 8 * (i % (kD / 8));
-    const E* from = row_at(row);
-    float x[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) x[j] = from != nullptr ? to_f32(from[c + j]) : 0.0f;
-    store8(to + row * Tile<kD>::kRow + 2 * c, x);
+    *reinterpret_cast<uint4*>(to + row * Tile<kD>::kRow + 2 * c) =
+        row < n ? *reinterpret_cast<const uint4*>(from + row * kD + c) : make_uint4(0, 0, 0, 0);
   }
 }
 
+static_assert(kKeyTile == 64);  // a word has a bit for each column of scores
 using Scores = float[2][kKeyTile / 8][4];
 
 // Scores of the warp's 32 queries and the 64 rows in shared memory. A lane has rows lane / 4 and
@@ -137,9 +128,8 @@ __device__ __forceinline__ void multiply(uint32_t q, uint32_t k, Scores& s) {
 struct Weights {
   float top[2][2], sum[2][2];
 
-  // Adds the weights of scores plus `more`. seen(m, r, column): whether they count.
-  template <class F>
-  __device__ __forceinline__ void add(const Scores& s, float more, const F& seen) {
+  // Adds the weights of the first n columns.
+  __device__ __forceinline__ void add(const Scores& s, int n) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int m = 0; m < 2; m++)
@@ -149,7 +139,7 @@ struct Weights {
 #pragma unroll
         for (int i = 0; i < kKeyTile / 4; i++) {
           const int column = 8 * (i / 2) + 2 * (lane & 3) + i % 2;
-          x[i] = seen(m, r, column) ? s[m][i / 2][2 * r + i % 2] + more : -INFINITY;
+          x[i] = column < n ? s[m][i / 2][2 * r + i % 2] : -INFINITY;
           most = fmaxf(most, x[i]);
         }
         sum[m][r] *= exp2_approx(top[m][r] - reference(most));
@@ -162,20 +152,19 @@ struct Weights {
 
 #endif
 
-template <int kD, class E>
+template <int kD>
 __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ unsigned long long marked;
   unsigned char* const rows = shared + Tile<kD>::kQBytes;
   const uint32_t q_shared = shared_address(shared), k_shared = q_shared + Tile<kD>::kQBytes;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int head = static_cast<int>(blockIdx.x);
   // Query tiles with the most keys start first, so that the last CTAs to run are short ones.
   const int number = static_cast<int>(gridDim.y - 1 - blockIdx.y);
   const int first = number * kQueryTile - p.offset, position = p.pos0 + first;
   const int kv_head = head / p.group;
-  const std::byte* kv = p.blocks + kv_head * p.n_blocks * p.block_bytes;
   uint64_t* words = p.tiles + (static_cast<int64_t>(head) * gridDim.y + number) * p.tile_words;
   const int end = min(position + kQueryTile, p.pos0 + p.n), n_tiles = (end - 1) / kKeyTile + 1;
   const int near = max(1, position / kKeyTile - kNearTiles);
@@ -202,38 +191,19 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
   for (int m = 0; m < 2; m++)
 #pragma unroll
     for (int r = 0; r < 2; r++) weights.top[m][r] = -INFINITY, weights.sum[m][r] = 0;
-  // The keys that are always read: tile 0, then the near tiles.
-  for (int tile = 0; tile < n_tiles; tile = tile == 0 ? near : tile + 1) {
-    __syncthreads();
-    load_rows<kD, E>(rows, [&](int row) {
-      const int key = tile * kKeyTile + row;
-      return key < end ? reinterpret_cast<const E*>(key_at(p, kv, key, kD * sizeof(E))) : nullptr;
-    });
-    __syncthreads();
-    multiply<kD>(q_shared, k_shared, s);
-    const int limit = position + 32 * warp + lane / 4 - tile * kKeyTile;
-    weights.add(s, 0, [&](int m, int r, int column) { return column <= limit + 16 * m + 8 * r; });
-  }
-  constexpr float kTileKeys = 6;  // log2 of kKeyTile
-  static_assert(kKeyTile == 64);
   const __half* means = p.means + kv_head * p.stride * kD;
+  const int n_means = position / kKeyTile, n_words = (n_means + 63) / 64;
   const auto score_means = [&](int word) {
     __syncthreads();
-    load_rows<kD, __half>(rows, [&](int row) {
-      const int tile = 64 * word + row;
-      return tile >= 1 && tile < near ? means + static_cast<int64_t>(tile) * kD : nullptr;
-    });
+    load_rows<kD>(rows, means + static_cast<int64_t>(word) * 64 * kD, n_means - 64 * word);
     __syncthreads();
     multiply<kD>(q_shared, k_shared, s);
   };
-  const int n_words = (near + 63) / 64;
   for (int word = 0; word < n_words; word++) {
     score_means(word);
-    weights.add(s, kTileKeys, [&](int, int, int column) {
-      return 64 * word + column >= 1 && 64 * word + column < near;
-    });
+    weights.add(s, n_means - 64 * word);
   }
-  float least[2][2];  // the score of a mean key whose tile has just the share
+  float least[2][2];  // the score that has just the share
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -248,8 +218,7 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
               others * exp2_approx(other - reference(most));
         top = most;
       }
-      sum += sink_weight(p.sinks, head, top);
-      least[m][r] = top + log2f(sum) + p.share - kTileKeys;
+      least[m][r] = top + log2f(sum) + p.share;
     }
   unsigned read = 0;
   for (int word = 0; word < p.tile_words; word++) {
@@ -288,11 +257,10 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
 }
 
 template <int kD>
-Status launch_choice(KvType type, dim3 grid, const Params& p, const DeviceLimits& limits,
-                     cudaStream_t stream) {
+Status launch_choice(dim3 grid, const Params& p, const DeviceLimits& limits, cudaStream_t stream) {
   constexpr int kBytes = Tile<kD>::kSharedBytes;
   if (kBytes > limits.smem_per_block) return cudaErrorNotSupported;
-  const auto kernel = type == KvType::F32 ? choose_kernel<kD, float> : choose_kernel<kD, __half>;
+  const auto kernel = choose_kernel<kD>;
   if (Status status =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
       status != cudaSuccess)
@@ -320,20 +288,19 @@ Status choose_tiles(const FlashPrefill& of, const ChooseTiles& a, const DeviceLi
       of.tile_words * 64 * kKeyTile < end || !(a.share > 0))
     return cudaErrorInvalidValue;
   Params p;
-  p.q = of.q, p.sinks = of.sinks, p.blocks = of.blocks;
+  p.q = of.q;
   p.means = static_cast<const __half*>(a.means), p.tiles = a.tiles, p.counts = a.counts;
-  p.ldq = of.ldq, p.n_blocks = of.n_blocks, p.block_bytes = of.layout.block_bytes;
+  p.ldq = of.ldq;
   p.tile_words = of.tile_words, p.stride = a.stride;
   p.n = static_cast<int>(of.n), p.pos0 = static_cast<int>(of.pos0);
   p.offset = p.pos0 % kQueryTile, p.group = of.n_heads / of.n_kv_heads;
-  p.block_size = of.layout.block_size;
   p.whole_begin = static_cast<int>(a.whole_begin), p.whole_end = static_cast<int>(a.whole_end);
   p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(of.layout.head_dim)));
   p.share = std::log2(a.share);
   const dim3 grid(of.n_heads,
                   static_cast<unsigned>((p.offset + of.n + kQueryTile - 1) / kQueryTile));
   return with_head_dim(of.layout.head_dim, [&](auto dim) {
-    return launch_choice<decltype(dim)::value>(of.layout.type, grid, p, limits, stream);
+    return launch_choice<decltype(dim)::value>(grid, p, limits, stream);
   });
 }
 

@@ -68,8 +68,8 @@ void CpuDevice::attend_prefill_tiles(const PrefillAttention& a) {
     auto* tiles = reinterpret_cast<uint64_t*>(scratch + attention);
     const auto n_q = static_cast<int>(to - from);
     if (whole) {
-      kernels.choose_tiles(q, a.ldq, n_q, d, from, blocks, layout.block_size, layout.type,
-                           a.means->values.as<float>() + kv_head * a.means->most * d, a.share, sink,
+      kernels.choose_tiles(q, a.ldq, n_q, d, from,
+                           a.means->values.as<float>() + kv_head * a.means->most * d, a.share,
                            tiles, scratch);
       counts[thread].seen += to / kKeyTile;
       for (int64_t i = 0; i < (to / kKeyTile + 63) / 64; ++i)

@@ -506,10 +506,6 @@ TEST_CASE("the GPU chooses the tiles that the CPU chooses, but for rounding",
                   mean_halves[static_cast<size_t>((kv_head * means.stride + tile) * d + j)]);
               wrong += std::fabs(half - sum / kKeyTile) > 1e-3 * (1 + std::fabs(half));
             }
-          std::vector<const void*> blocks;
-          for (int64_t b = 0; b < c.n_blocks; b++)
-            blocks.push_back(c.host_blocks.data() + static_cast<size_t>((kv_head * c.n_blocks + b) *
-                                                                        c.layout.block_bytes));
           for (int64_t i = 0; i < c.query_tiles(); i++) {
             const int64_t first = (s.pos0 / kQueryTile + i) * kQueryTile,
                           n_tiles = (std::min(first + kQueryTile, c.total) - 1) / kKeyTile + 1;
@@ -518,11 +514,10 @@ TEST_CASE("the GPU chooses the tiles that the CPU chooses, but for rounding",
             const bool whole = first >= s.pos0 && first + kQueryTile <= c.total;
             const auto bracket = [&](float at) {
               std::vector<uint64_t> tiles(static_cast<size_t>(c.words()));
-              std::vector<float> scratch(cpu.choice_scratch_bytes(first + kQueryTile, d));
+              std::vector<float> scratch(cpu.choice_scratch_bytes(first + kQueryTile, d) / 4);
               cpu.choose_tiles(&c.q[static_cast<size_t>((first - s.pos0) * s.ldq() + h * d)],
-                               s.ldq(), kQueryTile, d, first, blocks.data(), s.block_size,
-                               static_cast<riffle::cpu::KvType>(type), mean.data(), at,
-                               sinks ? &c.sinks[h] : nullptr, tiles.data(), scratch.data());
+                               s.ldq(), kQueryTile, d, first, mean.data(), at, tiles.data(),
+                               scratch.data());
               return tiles;
             };
             const auto least = whole ? bracket(share * 1.05f) : std::vector<uint64_t>{},
