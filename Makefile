@@ -117,8 +117,8 @@ $(BUILD)/cuarch: FORCE
 FORCE:
 $(BUILD)/src/backend/cuda/device.o: CXXFLAGS += -DRIFFLE_CUDA_OLDEST=$(shell printf '%s\n' $(CUARCH) | sort -n | sed q)
 $(BUILD)/src/backend/cuda/device.o: $(BUILD)/cuarch
-# Kernels for compute capability 9.0 alone, with instructions that sm_90 code lacks. If CUARCH has no
-# 90, such a file is compiled without its kernels.
+# Files *_hopper.cu have kernels for compute capability 9.0 alone. They need sm_90a, which has wgmma.
+# If CUARCH lacks 90, these files compile to a function that returns cudaErrorNotSupported.
 ifneq ($(filter 90,$(CUARCH)),)
 $(BUILD)/%_hopper.cu.o: NVCCCODE = -gencode=arch=compute_90a,code=sm_90a -DRIFFLE_SM90A
 endif

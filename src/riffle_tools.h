@@ -86,8 +86,9 @@ RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model, const riffle_op
  * - lookup_proposed, lookup_accepted: with lookup or draft: tokens computed ahead; those of them
  * that the answers took, which decode_tokens counts too
  * - prefill_seconds, decode_seconds
- * - prefill_tiles_seen, prefill_tiles_read: with `prefill_selector` tiles, the tiles of 64 keys up
- *   to the queries that chose, and those of them that were read
+ * - prefill_tiles_seen, prefill_tiles_read: with `prefill_selector` tiles: tiles of 64 keys that
+ *   a tile of 128 queries could read, and those that it read. Both are sums over layers, heads and
+ *   the tiles of 128 queries that chose
  * - kv_blocks_total, kv_blocks_read, kv_tokens_total, kv_tokens_read, kv_bytes_read: summed over
  *   decode steps, layers and KV heads. total: seen by the query (all, or a layer's sliding
  *   window). read: attended to; selectors may read parts of blocks

@@ -10,10 +10,11 @@ namespace riffle {
 // blocks of the whole tile in which a window begins.
 inline constexpr int kKeyTile = 64;
 
-// A prompt's choice of key tiles holds for this many queries of one head, by absolute position.
+// Number of queries in a query tile. All queries of a query tile read the same key tiles. Query
+// tiles begin at absolute positions that are multiples of this number.
 inline constexpr int kQueryTile = 128;
 
-// The key tiles before a query tile that are read without a choice.
+// Number of key tiles directly before a query tile that are always read.
 inline constexpr int kNearTiles = 3;
 
 // tokenselect uses an earlier selection for at most this many more tokens. The list grows by as

@@ -119,20 +119,19 @@ __device__ __forceinline__ void pin(uint32_t (&x)[kN]) {
   for (int i = 0; i < kN; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
-// Describes a matrix in shared memory whose rows are 128 bytes, 16-byte chunk c of row r at place
-// c ^ (r & 7), as copies with the 128-byte swizzle leave it. Eight rows, 1024 bytes, are a unit.
-// Operands with k along the rows: the next 16 values of k are 32 bytes on, the next eight rows of m
-// or n are a unit on. Operands with n along the rows: the next eight values of k are a unit on, the
-// next 64 of n `far_bytes` on.
+// Describes a matrix in shared memory with rows of 128 bytes. The 16-byte chunk c of row r is at
+// place c ^ (r & 7), as TMA's 128-byte swizzle writes it. A unit is 8 rows (1024 bytes). If k runs
+// along the rows, 16 values of k take 32 bytes, and 8 rows of m or n take one unit. If n runs along
+// the rows, 8 values of k take one unit, and the next 64 values of n begin `far_bytes` later.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t shared, int far_bytes) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   return kSwizzle128 | static_cast<uint64_t>(1024 >> 4) << 32 |
          static_cast<uint64_t>(far_bytes >> 4) << 16 | (shared & 0x3ffff) >> 4;
 }
 
-// c[64][n] = a[64][16] b[16][n] (+ c if add), f16 in, f32 out. Thread t holds row 16 (t / 32) +
-// t % 32 / 4 and the one eight below. Its columns 8 j + 2 (t % 4) + {0, 1} of the first are c[4 j],
-// c[4 j + 1], of the second c[4 j + 2], c[4 j + 3]. a and b: descriptors, k along the rows.
+// c[64][n] = a[64][16] b[16][n] (+ c if add), f16 in, f32 out. Thread t of the warpgroup holds rows
+// r = 16 (t / 32) + t % 32 / 4 and r + 8. c[4 j + {0, 1}] are columns 8 j + 2 (t % 4) + {0, 1} of
+// row r. c[4 j + {2, 3}] are the same columns of row r + 8. a, b: descriptors, k along the rows.
 __device__ __forceinline__ void wgmma_shared(float (&c)[32], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %34, 0; "

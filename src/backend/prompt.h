@@ -18,6 +18,8 @@ struct PromptRequest {
   int64_t chunk = 0;               // the most rows of one operation
 };
 
+// Numbers of key tiles, summed over layers, heads and the query tiles that chose. seen: key tiles
+// that the query tile could read; read: key tiles that it read.
 struct TileCounts {
   uint64_t seen = 0, read = 0;
 };
@@ -28,8 +30,8 @@ struct PromptAttention {
   int64_t n = 0, ldq = 0;
   int64_t pos0 = 0;  // first query's position; the layer holds the keys of all positions < pos0 + n
   int64_t window = 0;  // tokens that a query sees, its own included; 0: all
-  // > 0: each query tile (kQueryTile) that lies in [whole_begin, whole_end) reads the key tiles to
-  // which one of its queries gives more than this share of its weight. The other queries read all.
+  // If > 0, each query tile (kQueryTile) inside [whole_begin, whole_end) reads the key tiles that
+  // AttentionKernels::choose_tiles chooses with this share. Other queries read all keys.
   float share = 0;
   int64_t whole_begin = 0, whole_end = 0;
   bool last = false;     // these are the last rows of the prompt in this layer
@@ -81,8 +83,7 @@ class Prompt {
   // Finishes the layer: builds its digests, moves it to the place where steps find it, and drops
   // the device's copy. Requires: the layer holds the keys and values of all n_total tokens.
   virtual void finish_layer() = 0;
-  // Key tiles (of all heads and query tiles whose keys were chosen) up to the queries, and those of
-  // them that were read.
+  // The counts of this prompt. On a GPU they are complete once the last layer is finished.
   virtual TileCounts tiles() const { return {}; }
   // Bytes that the device holds now for layers of the prompt.
   virtual uint64_t held() const { return 0; }

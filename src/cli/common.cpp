@@ -367,7 +367,7 @@ std::string stats_line(const Facts& s) {
   std::string line = text_of("%.0f tokens read", s.number("prefill_tokens"));
   if (const double r = prefill_rate(s); std::isfinite(r)) line += text_of(" at %.0f/s", r);
   if (const double p = tiles_read_pct(s); std::isfinite(p))
-    line += text_of(" from %.1f%% of the key tiles", p);
+    line += text_of(", %.1f%% of key tiles read", p);
   const double tokens = s.number("decode_tokens");
   if (s.number("lookup_proposed") > 0)
     line += text_of(", %.0f tokens in %.0f decode steps", tokens, s.number("decode_steps"));

@@ -274,8 +274,9 @@ class Engine {
   // Returns true if sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const { return !options_.device_memory && options_.options.host_mem > 0; }
   int64_t reuse_unit() const { return device_->reuse_unit(); }
-  // Returns the number of tokens, of `left`, that the next piece of a prompt has if about `rows`
-  // are wanted. Where queries choose key tiles, a piece must not cut a query tile.
+  // Returns the length of a prompt's next piece: close to `rows` and at most `left`, the tokens
+  // that are not read yet. If queries choose key tiles, every piece but the last ends at the end of
+  // a query tile.
   int64_t piece_rows(const Sequence& s, int64_t rows, int64_t left) const;
   const Selection& selection() const { return options_.options.selection; }
   riffle_setting_name_fn setting_name() const { return options_.options.setting_name; }

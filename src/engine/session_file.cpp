@@ -183,11 +183,11 @@ void Engine::check_origin(const SessionFile& file) {
   if (has.rotation != want.rotation)
     differs("positions", "other RoPE frequencies", "those of this model and context length");
   if (file.content().chose_tiles && !options_.chooses_tiles())
-    fail(
-        RIFFLE_UNSUPPORTED,
-        "%s: prompts: found keys and values from chosen tiles (`prefill_selector` tiles), expected "
-        "those from all keys; give `prefill_selector` tiles, or read the text again",
-        file.path().c_str());
+    fail(RIFFLE_UNSUPPORTED,
+         "%s: prompts: found KV of prompts that read chosen key tiles (`prefill_selector` tiles), "
+         "expected KV of prompts that read all keys; set `prefill_selector` to tiles, or read the "
+         "text again",
+         file.path().c_str());
   const int64_t n = file.content().n_tokens();
   if (n > n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "%s: the session has %lld tokens, but the context holds %lld",

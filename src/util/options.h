@@ -110,9 +110,9 @@ enum class KvKind : int32_t { F16 = 0, F32 = 1, Q8 = 2 };
 // RIFFLE_UNSUPPORTED.
 enum class IsaChoice : int32_t { AUTO = 0, SCALAR = 1, AVX2 = 2, AVX512 = 3, AMX = 4 };
 
-// The keys that a prompt's queries read in layers without a window. DENSE: all before them. TILES:
-// tiles of 64 keys, chosen by estimated weight (ContextOptions::prefill_share). AUTO: DENSE, until
-// TILES is shown to keep the answers of the models that people run.
+// The keys that a prompt's queries read in layers without a window. DENSE: all before them.
+// TILES: tiles of 64 keys, chosen by estimated weight (ContextOptions::prefill_share). AUTO is
+// DENSE because no measurement shows yet that TILES keeps the answers of common models.
 enum class PrefillSelector : int32_t { AUTO = 0, DENSE = 1, TILES = 2 };
 
 // Synthetic keys, values and queries in place of the model's own (riffle_measure.h).
@@ -154,8 +154,8 @@ struct ContextOptions {
   bool pool_per_layer = false;  // split the pool evenly among layers (for comparison)
   int32_t prefill_chunk = 0;    // tokens; 0: 512, with cuda 2048
   PrefillSelector prefill_selector = PrefillSelector::AUTO;
-  // TILES: 128 neighbouring queries of a head read a tile if one of them gives it more than this
-  // share of its weight, by estimate. 0: all tiles
+  // With TILES: a query tile (128 queries of a head) reads a key tile if at least one query gives
+  // the key tile more than this share of the query's estimated weight. 0: all key tiles
   float prefill_share = 0.02f;
   Selection selection;
   ResidencyKind residency = ResidencyKind::AUTO;

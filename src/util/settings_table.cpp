@@ -160,9 +160,8 @@ constexpr Setting kContextRows[] = {
      .flag = "--prefill-selector",
      .json = "prefill_selector",
      .group = kSelection,
-     .help =
-         "keys that a prompt's queries read: all, or tiles of 64 keys chosen by weight, which is "
-         "faster and changes the KV; auto: dense"},
+     .help = "keys that a prompt's queries read; dense: all; tiles: tiles of 64 keys, chosen by "
+             "estimated attention weight (faster, but answers may differ); auto: dense"},
     {.id = "prefill_share",
      .offset = offsetof(C, prefill_share),
      .type = kFloat,
@@ -172,8 +171,8 @@ constexpr Setting kContextRows[] = {
      .flag = "--prefill-share",
      .json = "prefill_share",
      .group = kSelection,
-     .help = "--prefill-selector tiles: 128 queries of a head read the tiles to which one of them "
-             "gives more than this share of its weight"},
+     .help = "with --prefill-selector tiles: 128 queries of a head read a tile of 64 keys if it "
+             "has more than this share of one query's weight; a larger share reads fewer tiles"},
     {.id = "n_sessions",
      .name = "sessions",
      .offset = offsetof(C, n_sessions),

@@ -19,7 +19,7 @@ ContextOptions tiled(float share) {
   return o;
 }
 
-// The logits after a prompt that is read at these lengths, and after one step.
+// Returns the logits after a prompt that is read in parts that end at `cuts`, and after one step.
 std::vector<std::vector<float>> logits_of(Runtime& r, const std::vector<int32_t>& text,
                                           const std::vector<size_t>& cuts = {}) {
   riffle_session* s = r.session();
@@ -158,12 +158,12 @@ TEST_CASE("a saved session tells that its prompts chose tiles", "[engine][tiles]
           RIFFLE_UNSUPPORTED);
     const std::string message = riffle_context_error(dense.context);
     INFO(message);
-    CHECK(message.find("chosen tiles") != std::string::npos);
+    CHECK(message.find("chosen key tiles") != std::string::npos);
   }
   load(dense, temp / "short.kv");
 }
 
-TEST_CASE("settings of tiles that cannot work are refused by name", "[engine][tiles]") {
+TEST_CASE("a prefill-share outside [0, 1) is refused by name", "[engine][tiles]") {
   ContextOptions o = tiled(1);
   CHECK(refusal(o).find("prefill-share is 1, expected at least 0, less than 1 (0: everything)") !=
         std::string::npos);

@@ -37,9 +37,10 @@ struct AttentionKernels {
   // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). sinks: [g], the score of a key
   // without a value, which is added to the sum of each head's softmax; or NULL. scratch:
   // prefill_scratch_bytes(n_q, g, d, block_size), 64-byte aligned. Callers use n_q =
-  // prefill_tile(g, d) except for the last rows. tiles: bit t of word w says whether the keys of
-  // tile 64 w + t (kKeyTile keys) are read; a tile of which no bit is set is not even loaded. NULL:
-  // all tiles. Requires: each query sees a key of the tiles that are read.
+  // prefill_tile(g, d) except for the last rows.
+  // Bit t of tiles[w] says whether the keys of key tile 64 w + t (kKeyTile keys) are read. If the
+  // bit is 0, these keys are not loaded. NULL: all key tiles are read. Requires: each query sees at
+  // least one key of the tiles that are read.
   int (*prefill_tile)(int g, int d);
   size_t (*prefill_scratch_bytes)(int n_q, int g, int d, int block_size);
   void (*attend_prefill)(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
@@ -47,13 +48,13 @@ struct AttentionKernels {
                          int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
                          void* scratch);
 
-  // Chooses the tiles that attend_prefill reads for n_q <= kQueryTile queries of one head at
-  // pos0.., where pos0 is a multiple of kQueryTile: the first tile, the kNearTiles tiles before the
-  // queries, those of the queries themselves, and each other tile to which some query gives more
-  // than `share` of its weight over the tiles before pos0. A tile's weight is estimated by its mean
-  // key, means[tile][d]. Writes the words of all tiles up to the last query's. scratch:
-  // choice_scratch_bytes(pos0 + n_q, d). Tile means as in FlashPrefill (arXiv 2603.06199), where a
-  // tile's weight summed over all queries is compared with the largest.
+  // Chooses the key tiles that attend_prefill reads for n_q <= kQueryTile queries of one head. The
+  // first query is at pos0, a multiple of kQueryTile. These key tiles are always marked: the first,
+  // the kNearTiles before pos0, and those that contain the queries. Another key tile is marked if
+  // at least one query gives it more than `share` of the query's total weight. The weight of a key
+  // tile is e^s, where s is the score of its mean key, means[tile][d]. The total weight is the sum
+  // over all key tiles before pos0. Writes all words up to the last query's key tile. scratch:
+  // choice_scratch_bytes(pos0 + n_q, d). src/select/README.md names the source of the rule.
   size_t (*choice_scratch_bytes)(int64_t n_keys, int d);
   void (*choose_tiles)(const float* q, int64_t ldq, int n_q, int d, int64_t pos0,
                        const float* means, float share, uint64_t* tiles, void* scratch);

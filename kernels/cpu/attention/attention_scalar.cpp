@@ -174,7 +174,7 @@ void choose_tiles(const float* q, int64_t ldq, int n_q, int d, int64_t pos0, con
       for (int j = 0; j < d; j++) scores[tile] += q[i * ldq + j] * scale * means[tile * d + j];
       merge_states(&top, &sum, scores[tile], 1);
     }
-    const float least = top + std::log(sum * share);  // the score that has just the share
+    const float least = top + std::log(sum * share);  // at which a tile has just this share
     for (int64_t tile = 1; tile < near; tile++)
       if (least < scores[tile]) mark_tile(tiles, tile);
   }

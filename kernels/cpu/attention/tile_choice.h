@@ -6,8 +6,8 @@
 
 namespace riffle::cpu {
 
-// Returns the first of the kNearTiles tiles before a query tile at pos0. Tiles from 1 up to it are
-// chosen.
+// Returns the first of the kNearTiles key tiles before a query tile at pos0, or 1 if that is
+// larger. Only the tiles in [1, this tile) are subject to the choice. All others are always read.
 static inline int64_t first_near_tile(int64_t pos0) {
   const int64_t near = pos0 / kKeyTile - kNearTiles;
   return near > 1 ? near : 1;

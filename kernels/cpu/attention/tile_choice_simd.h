@@ -50,7 +50,8 @@ void choose_tiles_simd(const float* q, int64_t ldq, int n_q, int d, int64_t pos0
       Vec top = S::set1(kNegInf), sum = S::set1(0);
       for (int t = 0; t < n_means; t++) top = S::max(top, S::load(score + t * kGroup));
       for (int t = 0; t < n_means; t++) sum = sum + exp_below<S>(S::load(score + t * kGroup), top);
-      alignas(64) float tops[L], sums[L], least[L];  // least: the score that has just the share
+      alignas(64) float tops[L], sums[L],
+          least[L];  // least: scores at which a tile has just the share
       S::store(tops, top), S::store(sums, sum);
       for (int i = 0; i < L; i++)
         least[i] = u + i < rows ? tops[i] + __builtin_logf(sums[i] * share) : -kNegInf;

@@ -1,5 +1,6 @@
 // Prefill attention without an n x n matrix: FlashAttention-2 (Dao 2023, section 3) over KV blocks.
-// Devices of compute capability 9.0 run flash_prefill_hopper.cu where it has the head size.
+// On compute capability 9.0, flash_prefill_hopper.cu replaces this kernel for f16 KV and head sizes
+// 64, 128 and 256, if the build has its kernels.
 //
 // Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that
 // order, whichever chunk or query tile the row lies in. A tile that lies after the row adds exact

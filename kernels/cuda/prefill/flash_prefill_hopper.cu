@@ -5,10 +5,10 @@
 //
 // Bits of a row are as in flash_prefill.cu: key tiles begin at absolute multiples of their size and
 // are taken in ascending order, and a tile that the row does not see adds exact zeros. If keys are
-// chosen (FlashPrefill::tiles), query tiles are absolute too. The chosen units
-// of 64 keys are taken two at a time, in ascending order, from the first that any query of the
-// whole tile may see, so that a row meets the same pairs in each chunk. Keys at and after `total`
-// are masked; their values, which may be NaN, are written as zeros by the copying warp itself.
+// chosen (FlashPrefill::tiles), query tiles are absolute too. Chosen units of 64 keys are taken in
+// pairs, in ascending order, from the first unit that any query of the tile may see. So a row gets
+// the same pairs however the prompt is cut into chunks. Keys from position `total` on are masked.
+// Their values may be NaN, so the copying warp writes zeros in place of those values.
 #include "kernels/cuda/prefill/flash_prefill_hopper.h"
 
 #ifdef RIFFLE_SM90A
@@ -182,8 +182,8 @@ struct Products {
   }
 };
 
-// The warpgroups' turns: one has its products started while the others wait at their named
-// barriers, and then lets the next one go on.
+// Warpgroups take turns to start their products. A warpgroup waits at its named barrier for its
+// turn, starts its products, and then passes the turn to the next warpgroup.
 template <class T>
 struct Turns {
   int group;
@@ -259,9 +259,9 @@ __device__ __forceinline__ void compute_tiles(const Params& p, const Shared<T>& 
     wgmma_wait<0>();
     pin(x.s);
     softmax();
-    // What a tile's probabilities need, once the product with the values before them is done: its
-    // stage is free, the result gets the new maximum, and the registers of the product's operand
-    // may be written.
+    // Waits for the previous tile's product of probabilities and values. Then frees that tile's
+    // stage, rescales the result to the new maximum, and packs this tile's probabilities into the
+    // registers from which the previous product read.
     bool started = false;
     const auto finish_values = [&] {
       wgmma_wait<0>();
@@ -278,8 +278,9 @@ __device__ __forceinline__ void compute_tiles(const Params& p, const Shared<T>& 
       x.pin_result();
     };
     while (!last) {
-      // The compiler moves a wait for products up to where a basic block begins. So the one for the
-      // values' product stands after the loop that waits for keys, or softmax would come after it.
+      // The compiler moves a wait for wgmma to the beginning of its basic block. finish_values()
+      // therefore follows the loop in barrier_wait. Otherwise softmax would run after the wait and
+      // would not overlap the product.
       barrier_wait(shared.barrier(kKeysFull, keys.stage), keys.parity);
       finish_values();
       turns.wait();
@@ -323,7 +324,9 @@ __device__ __forceinline__ void compute_tiles(const Params& p, const Shared<T>& 
       }
     }
   }
-  if (group == 0) turns.wait();  // the last warpgroup has passed its turn on once more
+  // The last warpgroup also passes the turn to warpgroup 0 after its last tile. This wait takes
+  // that turn, so that no arrival is left at the barrier.
+  if (group == 0) turns.wait();
 }
 
 template <class T>
@@ -412,7 +415,8 @@ Status launch_tile(const FlashPrefill& a, const DeviceLimits& limits, bool one_e
   return cudaGetLastError();
 }
 
-// Query tiles differ in work, which only the device's own order of CTAs evens out.
+// Query tiles with chosen keys differ in work. One CTA for each query tile lets the device balance
+// this work, since it starts a new CTA whenever one ends.
 template <int kD, int kStages, bool kTurns>
 Status launch_chosen(const FlashPrefill& a, const DeviceLimits& limits, cudaStream_t stream) {
   return launch_tile<Tile<kD, 2, kStages, kTurns, Keys::Chosen>>(a, limits, true, stream);

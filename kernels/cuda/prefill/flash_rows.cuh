@@ -1,4 +1,5 @@
-// What the kernels of prompt attention share: the maximum of a row's scores, its sink, its result.
+// Functions that the kernels of prompt attention share: the maximum of a row's scores, its sink,
+// its result.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,7 +22,8 @@ __device__ __forceinline__ float saturated_f16(float x) {
   return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
 }
 
-// Columns c and c + 1 of a row of out, at `row` values from its beginning.
+// Stores x and y as two neighbouring values of `out`, `at` values after its beginning. Adding 0
+// turns -0 into 0, so that the sign of a zero does not depend on the key tiles that were visited.
 __device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, float x, float y) {
   x += 0.0f, y += 0.0f;
   const bool aligned = at % 2 == 0;

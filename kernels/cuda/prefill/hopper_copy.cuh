@@ -46,7 +46,8 @@ struct Tile {
   static constexpr int kParts = kD <= 128 ? 1 : 2, kPartColumns = kColumns / kParts;
   static constexpr int kQBytes = kGroups * kGroupQBytes;
   static constexpr int kBarriers = kQBytes + kStages * 2 * kTileBytes;  // byte offset
-  static constexpr int kNotes = kBarriers + kStages * 4 * 8;            // of Note, one a stage
+  static constexpr int kNotes =
+      kBarriers + kStages * 4 * 8;  // byte offset of a Note for each stage
   // Boxes begin at multiples of 1024 bytes, but dynamic shared memory might not.
   static constexpr int kSharedBytes = kNotes + kStages * 16 + 1024;
   // A thread's registers: 64 K in all.
@@ -54,8 +55,8 @@ struct Tile {
   static constexpr int kComputeRegisters = kGroups == 2 ? 232 : 160;
 };
 
-// What the copying warp says of a stage whose keys are chosen: positions of its units, and whether
-// it is the last of the query tile.
+// Message of the copying warp about a stage whose keys are chosen: positions of its units, and
+// whether it is the last of the query tile.
 struct __align__(16) Note {
   int at[2], last, unused;
 };
@@ -253,7 +254,8 @@ __device__ __forceinline__ void copy_tiles(const CUtensorMap* map, const Params&
       Units list(p, w);
       int next = list.take();
       do {
-        // Where there is no unit, the last one of the queries is copied and no query sees it.
+        // If no unit is left to fill the stage, the unit of the last query is copied as padding.
+        // Its position is kNowhere, so every query masks it.
         int units[T::kUnits];
         Note note;
 #pragma unroll
@@ -268,8 +270,8 @@ __device__ __forceinline__ void copy_tiles(const CUtensorMap* map, const Params&
     } else {
       const int first_unit = w.seen / kUnitKeys, last_unit = w.last / kUnitKeys;
       for (int tile = w.seen / T::kKeys; tile <= w.last / T::kKeys; tile++) {
-        // No query sees the units of a tile that lie before the first one, or after the last. In
-        // their place, one that is surely there is copied.
+        // A tile may contain units before the first visible unit or after the last one. No query
+        // sees them, and their blocks may be absent. The nearest visible unit is copied instead.
         int units[T::kUnits];
 #pragma unroll
         for (int u = 0; u < T::kUnits; u++)

@@ -11,11 +11,11 @@ namespace riffle::cuda {
 // F32: f32 throughout. Q8 is not accepted; unpack_q8 converts it to F16. sinks: [n_heads], the
 // score of a key without a value, which is added to the sum of each head's softmax; or null.
 //
-// tiles: the keys that are read, or null for all. Bit J of [n_heads][query tiles][tile_words] is
-// set if the queries of the tile read the keys at positions 64 J..64 J + 63 (kKeyTile). A query
-// tile is 128 positions at a multiple of 128 (kQueryTile); the first is the one of pos0, the last
-// the one of the last query.
-// Bits of keys after the query, or before its window, change nothing. A row that reads no key is 0.
+// tiles: words [n_heads][query tiles][tile_words] that say which keys are read, or null for all
+// keys. Bit j of word w says whether the query tile reads key tile 64 w + j (kKeyTile keys). A
+// query tile is 128 positions and begins at a multiple of 128 (kQueryTile). Query tile 0 contains
+// pos0; the last query tile contains the last query. Bits of keys that a query does not see are
+// ignored. A row that reads no key is 0.
 struct FlashPrefill {
   const float* q = nullptr;
   int64_t n = 0, ldq = 0, pos0 = 0, window = 0;
@@ -45,12 +45,12 @@ struct TileMeans {
 };
 Status tile_means(const TileMeans& args, cudaStream_t stream);
 
-// Chooses the key tiles that the queries of FlashPrefill read, and writes them to `tiles`. The rule
-// is that of choose_tiles in kernels/cpu/attention/attention.h, with f16 queries and means. Query
-// tiles that do not lie in [whole_begin, whole_end), or of which the chunk lacks rows, read all
-// keys. means, stride: of TileMeans, up to the last query. counts: two numbers, to which the key
-// tiles up to the queries and those that are read are added, for query tiles with a choice; or
-// null.
+// Chooses the key tiles that the queries of a FlashPrefill read, and writes them to `tiles`. The
+// rule is that of choose_tiles in kernels/cpu/attention/attention.h, with f16 queries and mean
+// keys. A query tile reads all keys if it is not inside [whole_begin, whole_end), or if some of its
+// rows are not in this chunk. means, stride: TileMeans::out and stride; complete key tiles have
+// their means. counts (or null): for each other query tile, counts[0] grows by the number of key
+// tiles that it could read, and counts[1] by the number that it reads.
 struct ChooseTiles {
   const void* means = nullptr;
   int64_t stride = 0, whole_begin = 0, whole_end = 0;

@@ -1,6 +1,6 @@
 // The choice of the key tiles that a prompt's queries read (ChooseTiles). A CTA takes a query tile
-// of one head. It goes through the mean keys twice: it finds each query's total weight, and then
-// marks the tiles that hold the share.
+// of one head and goes through the mean keys twice. First it computes each query's total weight.
+// Then it marks the key tiles that have more than the share for some query.
 #include <algorithm>
 #include <cmath>
 
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
     score_means(word);
     weights.add(s, n_means - 64 * word);
   }
-  float least[2][2];  // the score that has just the share
+  float least[2][2];  // the score at which a tile has just the share
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll

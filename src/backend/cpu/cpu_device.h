@@ -55,10 +55,11 @@ class CpuDevice : public Device {
  private:
   class CpuPrompt;
   class CpuStep;
-  // The mean keys of a prompt's current layer, [n_kv_heads][most][head_dim].
+  // The mean keys of the key tiles of a prompt's current layer, [n_kv_heads][most][head_dim].
   struct TileMeans {
     Buffer values;
-    int64_t most = 0, n = 0;  // tiles that there is room for; that have their means
+    int64_t most = 0;  // number of key tiles that `values` has room for
+    int64_t n = 0;     // number of key tiles whose means are computed
   };
   // Attention of a prompt, with the place of its KV.
   struct PrefillAttention : PromptAttention {

@@ -16,8 +16,8 @@ size_t CpuDevice::tile_scratch(const cpu::Kernels& kernels, int d, int block_siz
   return (bytes + 63) / 64 * 64 + tile_words(n_tokens) * sizeof(uint64_t);
 }
 
-// Adds the means of the tiles that are complete by now. They are those of stored keys, so that they
-// do not depend on how the prompt is cut.
+// Computes the mean keys of the key tiles that have become complete. A mean is that of the stored
+// (rounded) keys, so it does not depend on how the prompt is cut into chunks.
 void CpuDevice::add_tile_means(const PrefillAttention& a) {
   const BlockLayout layout = store_.shape().layout(a.layer);
   const int d = layout.head_dim, heads = config_.kv_heads(a.layer);

@@ -49,9 +49,8 @@ class CudaDevice::CudaPrompt : public Prompt {
   // KV in 8 bits: the layer that is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
-  // Tiles of keys: the current layer's that have their means, and the counts of finished layers.
-  int64_t means_ = 0;
-  TileCounts counts_;
+  int64_t means_ = 0;  // key tiles of the current layer whose means are computed
+  TileCounts counts_;  // set when the prompt's last layer is finished
 };
 
 std::unique_ptr<Prompt> CudaDevice::begin_prompt(const PromptRequest& request) {
@@ -153,8 +152,8 @@ void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
   f.layout.block_bytes = 2 * f.layout.value_offset;
 }
 
-// Chooses the tiles of keys that the queries read, after the means of the tiles that are complete
-// by now. Means are those of stored keys, so they do not depend on how the prompt is cut.
+// Computes the mean keys of the key tiles that have become complete, then chooses the key tiles
+// that the queries read. Means are those of stored keys, so they do not depend on chunks.
 void CudaDevice::CudaPrompt::choose(const PromptAttention& a, FlashPrefill& f) {
   TileMeans means;
   means.blocks = f.blocks;

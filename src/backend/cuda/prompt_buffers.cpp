@@ -51,7 +51,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add("products that wait for their norm", 4 * s.chunk * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.products; });
   if (options.chooses_tiles()) {
-    constexpr const char* kTiles = "chosen tiles of keys";
+    constexpr const char* kTiles = "choice of key tiles";
     const int64_t tiles = s.n_total / kKeyTile + 1,
                   query_tiles = (s.chunk + kQueryTile - 1) / kQueryTile + 1;
     int64_t widest = 0;

@@ -102,10 +102,11 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
     const auto selector = make_selector(o.selection);
     if (selector->prompt_queries() > 0 || selector->lists())
       fail(RIFFLE_UNSUPPORTED,
-           "`prefill_selector` is tiles, but `selection.selector` %s chooses by the attention of "
-           "prompts: expected dense, or another selector",
+           "`prefill_selector` is tiles, but `selection.selector` %s uses the attention of "
+           "prompts: expected auto or dense; set `prefill_selector` to dense or name another "
+           "selector",
            selector->name());
-    // Query tiles must not be cut, and they have absolute positions.
+    // A chunk must not end inside a query tile, and query tiles begin at multiples of kQueryTile.
     o.prefill_chunk = std::max(kQueryTile, o.prefill_chunk / kQueryTile * kQueryTile);
   }
   return r;

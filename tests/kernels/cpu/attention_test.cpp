@@ -685,7 +685,7 @@ TEST_CASE("attend_prefill reads the tiles that it is given, and no other",
   });
 }
 
-TEST_CASE("choose_tiles marks the tiles that hold the share by their mean keys",
+TEST_CASE("choose_tiles marks the tiles whose mean key has more than the share of a query's weight",
           "[kernels][attention][tiles]") {
   for_each_isa([](const AttentionKernels& k) {
     std::mt19937 random(32);

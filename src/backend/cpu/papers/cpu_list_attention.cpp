@@ -240,10 +240,10 @@ void CpuDevice::attend_to_list(const PrefillAttention& a, int head) {
   threads_->parallel_for(tiles, [&](int64_t item, int thread) {
     const int64_t i0 = (tiles - 1 - item) * tile;
     const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
-    kernels_->attention.attend_prefill(list_q_.as<float>() + i0 * width + column, width, n_q, g, d,
-                                       pos0 + i0, 0, nullptr, list_table_.data(), block_size, KvType::F32,
-                                       sinks(a.layer, head), a.out + i0 * a.ldo + column, a.ldo,
-                                       thread_scratch_[thread].data());
+    kernels_->attention.attend_prefill(
+        list_q_.as<float>() + i0 * width + column, width, n_q, g, d, pos0 + i0, 0, nullptr,
+        list_table_.data(), block_size, KvType::F32, sinks(a.layer, head),
+        a.out + i0 * a.ldo + column, a.ldo, thread_scratch_[thread].data());
   });
 }
 

@@ -37,7 +37,8 @@ Model make_synthetic(const std::string& shape, const std::string& weights);
 struct PrefillRow {
   size_t tokens;
   std::vector<double> seconds;
-  double tiles_read_pct = std::numeric_limits<double>::quiet_NaN();  // NaN: dense
+  // Percentage of key tiles that were read. NaN: no query tile chose, so all keys were read.
+  double tiles_read_pct = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct DecodeRow {

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Which tiles of keys a prompt's queries must read: rules against the text behind the prompt.
+
+    prefill_study.py MODEL.gguf --length 16384 --texts A.txt B.txt --rules "max:share=0.02/0.05"
+
+The model runs in float32 on a GPU, by transformers, with the attention of this file. All but the
+last 1,024 tokens of each text are the prompt, whose queries read chosen tiles of keys. The last
+1,024 read all keys. A line a setting: the share of the tiles that the prompt reads, the mean KL
+divergence of the last tokens' predictions from those of dense attention, their nll less that of
+dense attention (for each text, with its standard error), and how often the likeliest token is the
+same. It needs torch, transformers and gguf.
+
+A rule chooses tiles of `key_tile` keys for each head and `query_tile` queries. The first tile, the
+`near` tiles before the queries and the queries' own are always read. Rules, with share=X/Y/...:
+    max, mean        the largest (mean) share of a query, by the score of a tile's mean key
+    variance         max, with half the variance of the tile's scores added to the score
+    row              max, but a query reads only the tiles to which it gives the share itself
+    flash            FlashPrefill (arXiv 2603.06199): exp(log-sum over queries less the largest)
+    chunk            the best X of all tiles for 1,024 queries and a KV head, by 16 of the queries
+    oracle-max, oracle-mean, oracle-row
+                     the same with exact weights
+Settings: query_tile, key_tile, near; part (keys a mean, so that a tile has several); standin=1 (a
+tile that is not read counts as its mean key and mean value, as often as it has keys).
+"""
+import argparse
+import math
+import os
+import time
+
+import torch
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+
+TAIL = 1024  # tokens behind the prompt
+CHUNK = 1024  # queries at a time
+DEFAULTS = {"rule": "dense", "query_tile": 128, "key_tile": 64, "near": 3, "part": 0, "standin": 0}
+setting: dict = {}
+counts = [0, 0]  # tiles read, tiles seen
+
+
+def means(x, n):
+    """[heads][tokens][d] -> [heads][tokens / n][d]"""
+    heads, tokens, d = x.shape
+    return x.reshape(heads, tokens // n, n, d).mean(2)
+
+
+def tile_scores(q, keys, scale, scores):
+    """Returns the log-weight of each tile of keys [heads][queries][tiles]."""
+    size, rule = setting["key_tile"], setting["rule"]
+    heads, rows, _ = q.shape
+    tiles = keys.shape[1] // size
+    if rule.startswith("oracle"):
+        return torch.logsumexp(scores.reshape(heads, rows, tiles, size), -1)
+    part = setting["part"] or size
+    of_parts = torch.matmul(q, means(keys, part).transpose(1, 2)) * scale + math.log(part)
+    estimate = torch.logsumexp(of_parts.reshape(heads, rows, tiles, size // part), -1)
+    if rule == "variance":
+        spread = means(keys * keys, size) - means(keys, size) ** 2
+        estimate += scale * scale / 2 * torch.matmul(q * q, spread.clamp_min(0).transpose(1, 2))
+    return estimate
+
+
+def choose(estimate, share, group, past):
+    """Returns the tiles that are read: [heads][query tiles][tiles]; rule row: for each query."""
+    rule = setting["rule"].removeprefix("oracle-")
+    heads, rows, tiles = estimate.shape
+    grouped = (heads, rows // setting["query_tile"], setting["query_tile"], tiles)
+    if rule == "flash":
+        total = torch.logsumexp(estimate.masked_fill(~past[None], -math.inf).reshape(grouped), 2)
+        return total - total.amax(-1, keepdim=True) >= math.log(share)
+    if rule == "chunk":
+        some = estimate[:, rows // 16 - 1::rows // 16]
+        some = some - some.amax(-1, keepdim=True)
+        best = some.reshape(heads // group, group * 16, tiles).amax(1)
+        keep = torch.zeros_like(best, dtype=torch.bool)
+        keep.scatter_(1, best.topk(max(1, int(share * tiles)), -1).indices, True)
+        return keep.repeat_interleave(group, 0)[:, None].expand(-1, grouped[1], -1)
+    weights = torch.softmax(estimate, -1)
+    if rule == "row":
+        return weights >= share
+    grouped_weights = weights.reshape(grouped)
+    return (grouped_weights.mean(2) if rule == "mean" else grouped_weights.amax(2)) >= share
+
+
+def attention(module, query, key, value, mask, scaling=None, sliding_window=None, **_):
+    q, k, v = query[0], key[0], value[0]
+    heads, n, d = q.shape
+    group = heads // k.shape[0]
+    scale = scaling if scaling is not None else d ** -0.5
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    size, query_tile = setting["key_tile"], setting["query_tile"]
+    windowed = sliding_window is not None and sliding_window < n
+    chosen = setting["rule"] != "dense" and not windowed
+    position = torch.arange(n, device=q.device)
+    out = torch.empty_like(q)
+    for first in range(0, n, CHUNK):
+        end = min(first + CHUNK, n)
+        rows, at = q[:, first:end], position[first:end]
+        scores = torch.matmul(rows, k[:, :end].transpose(1, 2)) * scale
+        hidden = position[:end][None] > at[:, None]
+        if windowed:
+            hidden |= position[:end][None] <= at[:, None] - sliding_window
+        scores.masked_fill_(hidden[None], -math.inf)
+        values = v[:, :end]
+        if chosen and first < n - TAIL:
+            tiles = end // size
+            tile = torch.arange(tiles, device=q.device)
+            past = tile[None] < (at // size)[:, None]
+            upto = tile[None] <= (at // size)[:, None]
+            estimate = tile_scores(rows, k[:, :end], scale, scores)
+            estimate = estimate.masked_fill(~upto[None], -math.inf)
+            keep = choose(estimate, setting["share"], group, past)
+            own = first + torch.arange(0, end - first, query_tile, device=q.device)
+            always = (tile[None] >= (own // size)[:, None] - setting["near"]) | (tile[None] == 0)
+            if keep.shape[1] != len(own):  # a choice for each query
+                keep_rows = keep | always.repeat_interleave(query_tile, 0)[None]
+                keep = keep_rows.reshape(heads, len(own), query_tile, tiles).any(2)
+            else:
+                keep = keep | always[None]
+                keep_rows = keep.repeat_interleave(query_tile, 1)
+            seen = tile[None] * size < (own + query_tile)[:, None]
+            counts[0] += (keep & seen[None]).sum().item()
+            counts[1] += seen.sum().item() * heads
+            scores.reshape(heads, end - first, tiles, size).masked_fill_(~keep_rows[..., None],
+                                                                         -math.inf)
+            if setting["standin"]:
+                other = torch.matmul(rows, means(k[:, :end], size).transpose(1, 2)) * scale
+                other = (other + math.log(size)).masked_fill(keep_rows | ~past[None], -math.inf)
+                scores = torch.cat([scores, other], -1)
+                values = torch.cat([values, means(values, size)], 1)
+        out[:, first:end] = torch.matmul(torch.softmax(scores, -1), values)
+    return out.transpose(0, 1)[None], None
+
+
+def settings_of(rules):
+    for spec in filter(None, (r.strip() for r in rules.split(";"))):
+        rule, fields = spec.split(":", 1)
+        named = dict(field.split("=") for field in fields.split(","))
+        shares = named.pop("share").split("/")
+        for share in shares:
+            yield {"rule": rule, "share": float(share), **{k: int(v) for k, v in named.items()}}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--length", type=int, default=16384, help="a multiple of 1,024")
+    parser.add_argument("--texts", nargs="+", required=True)
+    parser.add_argument("--skip", type=int, default=60000, help="characters left out at the start")
+    parser.add_argument("--rules", required=True)
+    args = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    AttentionInterface.register("tiles", attention)
+    folder, name = os.path.split(os.path.abspath(args.model))
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32,
+                                                 attn_implementation="tiles").cuda().eval()
+    texts = []
+    for path in args.texts:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()[args.skip:args.skip + 10 * args.length]
+        texts.append(torch.tensor(tokenizer(text)["input_ids"][:args.length]).cuda()[None])
+
+    @torch.no_grad()
+    def predictions(tokens, **changes):
+        setting.clear()
+        setting.update(DEFAULTS, **changes)
+        hidden = model.model(tokens, use_cache=False).last_hidden_state[:, -TAIL:]
+        return torch.log_softmax(model.lm_head(hidden).float()[0], -1)
+
+    dense = [predictions(tokens) for tokens in texts]
+    for changes in settings_of(args.rules):
+        counts[:] = 0, 0
+        start = time.time()
+        divergences, losses, same = [], [], []
+        for tokens, want in zip(texts, dense):
+            got = predictions(tokens, **changes)
+            divergences.append((want.exp() * (want - got)).sum(-1).mean().item())
+            following = tokens[0, -TAIL + 1:, None]
+            loss = (want[:-1].gather(1, following) - got[:-1].gather(1, following))[:, 0]
+            losses.append("%+.4f±%.4f" % (loss.mean().item(), loss.std().item() / len(loss)**0.5))
+            same.append((got.argmax(-1) == want.argmax(-1)).float().mean().item())
+        words = " ".join(f"{k}={v:g}" for k, v in changes.items() if k != "rule")
+        print(f"{changes['rule']:12}{words:40}{100 * counts[0] / counts[1]:5.1f}%  "
+              f"KL {sum(divergences) / len(divergences):.4f}  nll {' '.join(losses)}  "
+              f"same {100 * sum(same) / len(same):.1f}%  {time.time() - start:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
