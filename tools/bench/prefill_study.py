@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which tiles of keys a prompt's queries must read: rules against the text behind the prompt.
+"""Rules that choose the key tiles of a prompt: what they read, and what the text behind it loses.
 
     prefill_study.py MODEL.gguf --length 16384 --texts A.txt B.txt --rules "max:share=0.02/0.05"
 

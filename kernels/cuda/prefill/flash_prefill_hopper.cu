@@ -230,7 +230,7 @@ __device__ __forceinline__ void compute_tiles(const Params& p, const Shared<T>& 
 #pragma unroll
     for (int r = 0; r < 2; r++) rows.max[r] = -INFINITY, rows.sum[r] = 0;
 
-    // What follows the scores' product: masks, and turns scores into probabilities.
+    // Masks the scores of a finished product and turns them into probabilities.
     const auto softmax = [&] {
       int at[T::kUnits];
       if constexpr (T::kChosen) {
