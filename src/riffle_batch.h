@@ -18,8 +18,10 @@ extern "C" {
  *
  * A request's text is the same as riffle_generate's. On a GPU the last bits of a prompt's KV depend
  * on where it is cut, so prefill-mode chunks can change a text there. A prompt that begins like
- * another one takes over the KV of the common tokens: on cpu and emu of all of them, on cuda of a
- * multiple of prefill-chunk, which changes no bit.
+ * another one takes over the KV of the common tokens: on cpu and emu of all of them, with
+ * prefill-selector tiles of a multiple of 128, on cuda of a multiple of prefill-chunk. This changes
+ * no bit. With tiles, a beginning from a file changes no bit if its prompts ended at such
+ * multiples.
  *
  * If memory runs out (host-mem of the context, or the machine's), the youngest request restarts
  * later, with the same text. A request that does not fit even alone ends with RIFFLE_OUT_OF_MEMORY.

@@ -302,6 +302,7 @@ void Engine::check_selector(const Selector& selector, const Selection& wanted) c
          "dimensions of a head",
          model_.config.ropes[0].rotated, model_.config.rope_head(model_.config.ropes[0]));
   check_ahead(options_.options, selector);
+  check_tiles(options_.options, selector);
   device_->check_selector(selector, wanted);
 }
 

@@ -283,8 +283,10 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   att.window = window(r.layer);
   if (r.tiled && att.window == 0) {
     att.share = options_.options.prefill_share;
+    // If only the last query of the last layer is wanted, it is computed alone, and reads all keys.
+    // So its query tile reads all keys in other cases too.
     att.whole_begin = r.n0;
-    att.whole_end = r.n0 + r.n();
+    att.whole_end = r.n0 + r.n() - (r.layer == c.n_layers - 1);
   }
   att.last = r.first + end == r.n() && !options_.attention;
   att.out = a.att.as<float>();

@@ -369,7 +369,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       float sum = row_sum[m][r];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const float inverse = 1.0f / (sum + sink_weight(p.sinks, head, row_max[m][r]));
+      sum += sink_weight(p.sinks, head, row_max[m][r]);
+      const float inverse = sum == 0 ? 0 : 1.0f / sum;  // 0: the row reads no key
       const int row = first + (warp * kM + m) * 16 + lane / 4 + 8 * r;
       if (row < 0 || row >= p.n) continue;
       const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * (lane & 3);
@@ -518,6 +519,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
     float sum = row_sum[m];
     for (int i = 1; i < 8; i *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
     sum += sink_weight(p.sinks, head, row_max[m]);
+    if (sum == 0) sum = 1;  // the row reads no key: its result is 0
     const int row = first + kM * y + m;
     if (row < 0 || row >= p.n) continue;
     const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * x;

@@ -365,10 +365,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 Status describe_blocks(const FlashPrefill& a, CUtensorMap* map) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
-  if (Status status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                       cudaEnableDefault, &found);
-      status != cudaSuccess)
-    return status;
+#if CUDART_VERSION >= 12050
+  const Status status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                         cudaEnableDefault, &found);
+#else
+  const Status status =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+  if (status != cudaSuccess) return status;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
   const cuuint64_t d = static_cast<cuuint64_t>(a.layout.head_dim),
                    size = static_cast<cuuint64_t>(a.layout.block_size);

@@ -156,7 +156,6 @@ template <int kD>
 __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ unsigned long long marked;
   unsigned char* const rows = shared + Tile<kD>::kQBytes;
   const uint32_t q_shared = shared_address(shared), k_shared = q_shared + Tile<kD>::kQBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -225,7 +224,6 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
     uint64_t bits = 0;
     if (word < n_words) {
       if (n_words > 1 || word > 0) score_means(word);  // else the scores are still there
-      if (threadIdx.x == 0) marked = 0;
       uint64_t mine = 0;
 #pragma unroll
       for (int i = 0; i < kKeyTile / 4; i++) {
@@ -239,10 +237,15 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const Params p) {
       }
       const uint64_t low = __reduce_or_sync(0xffffffffu, static_cast<uint32_t>(mine)),
                      high = __reduce_or_sync(0xffffffffu, static_cast<uint32_t>(mine >> 32));
+      // The padding of the first rows holds the warps' bits: with a head size of 256, an RTX 30 or
+      // 40 has no other byte of shared memory left.
+      const auto of_warp = [&](int w) {
+        return reinterpret_cast<uint64_t*>(shared + w * Tile<kD>::kRow + 2 * kD);
+      };
+      if (lane == 0) *of_warp(static_cast<int>(threadIdx.x) / 32) = high << 32 | low;
       __syncthreads();
-      if (lane == 0) atomicOr(&marked, static_cast<unsigned long long>(high << 32 | low));
-      __syncthreads();
-      bits = marked & all_below(near, word);
+      for (int w = 0; w < kWarps; w++) bits |= *of_warp(w);
+      bits &= all_below(near, word);
     }
     if (word == 0) bits |= 1;
     bits |= all_below(n_tiles, word) & ~all_below(near, word);

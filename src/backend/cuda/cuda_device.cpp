@@ -541,6 +541,16 @@ bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& te
   return false;
 }
 
+bool cuda_chooses_tiles(std::string& text) {
+  const auto device = cuda::find_device(text);
+  if (!device) return false;
+  if (device->limits.compute >= 80) return true;
+  text = format(
+      "`prefill_selector` tiles needs a GPU of compute capability 8.0 or more: found %s, %d.%d",
+      device->name.c_str(), device->limits.compute / 10, device->limits.compute % 10);
+  return false;
+}
+
 // Throws if the host decides residency and its kernels lack the model's query heads per KV head.
 static void require_group(const Config& c, const ContextOptions& o) {
   const char* const host = why_host_residency(o);

@@ -55,6 +55,7 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
     note = format("selector %s %s: it needs device cpu or emu", selector->name(), host_only);
     return false;
   }
+  if (r.chooses_tiles() && !cuda_chooses_tiles(note)) return false;
   return cuda_shape_supported(config, r.layout, note);
 }
 

@@ -58,6 +58,15 @@ static void choose_drafts(const Config& config, ResolvedOptions& r) {
   r.rows_ahead = std::max<int>(o.lookup, r.drafts ? kMostGuesses : 0);
 }
 
+void check_tiles(const ContextOptions& o, const Selector& selector) {
+  if (o.prefill_selector != PrefillSelector::TILES) return;
+  if (selector.prompt_queries() > 0 || selector.lists())
+    fail(RIFFLE_UNSUPPORTED,
+         "`prefill_selector` is tiles, but `selection.selector` %s uses the attention of prompts: "
+         "expected auto or dense; set `prefill_selector` to dense or name another selector",
+         selector.name());
+}
+
 ResolvedOptions resolve_options(const Config& config, const ContextOptions& given) {
   ResolvedOptions r;
   r.options = given;
@@ -98,14 +107,8 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
 
   choose_device(config, r);
   choose_drafts(config, r);
+  check_tiles(o, *make_selector(o.selection));
   if (r.chooses_tiles()) {
-    const auto selector = make_selector(o.selection);
-    if (selector->prompt_queries() > 0 || selector->lists())
-      fail(RIFFLE_UNSUPPORTED,
-           "`prefill_selector` is tiles, but `selection.selector` %s uses the attention of "
-           "prompts: expected auto or dense; set `prefill_selector` to dense or name another "
-           "selector",
-           selector->name());
     // A chunk must not end inside a query tile, and query tiles begin at multiples of kQueryTile.
     o.prefill_chunk = std::max(kQueryTile, o.prefill_chunk / kQueryTile * kQueryTile);
   }

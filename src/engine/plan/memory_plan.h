@@ -95,6 +95,9 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& opti
 // Throws if the selector cannot work with this ContextOptions::lookup, or not with draft MTP.
 void check_ahead(const ContextOptions& options, const Selector& selector);
 
+// Throws if the selector cannot work with this ContextOptions::prefill_selector.
+void check_tiles(const ContextOptions& options, const Selector& selector);
+
 // Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the
 // GPU's free memory or the host's becomes the longest multiple of 1024 that does. Throws
 // RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works (with the length given, or with 1024
