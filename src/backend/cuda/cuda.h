@@ -33,8 +33,8 @@ bool cuda_driver_missing();
 
 // Tells whether the kernels support this model's shape; if not, text names the reason.
 bool cuda_shape_supported(const Config& config, const BlockLayout& layout, std::string& text);
-// Tells whether the GPU's kernels choose key tiles of prompts (PrefillSelector::TILES). If not, text
-// says why. Requires: cuda_usable.
+// Tells whether the GPU's kernels choose key tiles of prompts (PrefillSelector::TILES). If not,
+// text says why. Requires: cuda_usable.
 bool cuda_chooses_tiles(std::string& text);
 
 // Returns the device memory that a context would take, and the device's memory.
