@@ -159,7 +159,7 @@ constexpr Setting kContextRows[] = {
      .high = number(PrefillSelector::TILES),
      .flag = "--prefill-selector",
      .json = "prefill_selector",
-     .group = kSelection,
+     .group = kLayout,
      .help = "keys that a prompt's queries read; dense: all; tiles: tiles of 64 keys, chosen by "
              "estimated attention weight (faster, but answers may differ); auto: dense"},
     {.id = "prefill_share",
@@ -170,7 +170,7 @@ constexpr Setting kContextRows[] = {
      .range = " (0: everything)",
      .flag = "--prefill-share",
      .json = "prefill_share",
-     .group = kSelection,
+     .group = kLayout,
      .help = "with --prefill-selector tiles: 128 queries of a head read a tile of 64 keys if it "
              "has more than this share of one query's weight; a larger share reads fewer tiles"},
     {.id = "n_sessions",
