@@ -50,18 +50,6 @@ __device__ __forceinline__ void named_sync(int id, int threads) {
 __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Meets, and returns true if `x` is true in any of the threads.
-__device__ __forceinline__ bool named_any(int id, int threads, bool x) {
-  uint32_t any;
-  asm volatile(
-      "{ .reg .pred p, q; setp.ne.u32 p, %3, 0; barrier.cta.red.or.pred.aligned q, %1, %2, p; "
-      "selp.u32 %0, 1, 0, q; }"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(x))
-      : "memory");
-  return any != 0;
-}
-
 // Makes this thread's writes to shared memory visible to copies and wgmma of threads that meet it
 // at a barrier afterwards.
 __device__ __forceinline__ void fence_async() {

@@ -90,7 +90,6 @@ struct PrefillRun {
   int64_t n0 = 0;                      // tokens that the sequence held before the prompt
   int64_t chunk = 0, short_chunk = 0;  // rows of a chunk; of a layer's first chunk, if not 0
   bool list = false;                   // positions are those in the attended list
-  bool tiled = false;                  // the prompt's queries choose key tiles
   int layer = 0;
   int64_t first = 0;  // next token of the layer; > 0: the layer has begun
   std::vector<float> old_logits;

@@ -102,10 +102,10 @@ void Engine::start_run(PrefillRun& r) {
   // first chunk is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
   const bool runs = runs_prompts();
-  // Chunks end where query tiles do, by absolute position.
-  r.tiled = options_.chooses_tiles() && !r.list;
   if (r.n0 == 0) s.kv.chose_tiles = false;
-  if (r.tiled && r.chunk < n && (r.n0 + r.chunk) % kQueryTile > 0)
+  // Chunks end where query tiles do, by absolute position. Selectors that need a list or a short
+  // first chunk do not go with tiles (check_tiles).
+  if (options_.chooses_tiles() && r.chunk < n && (r.n0 + r.chunk) % kQueryTile > 0)
     r.short_chunk = r.chunk - (r.n0 + r.chunk) % kQueryTile;
   r.prompt = device_->begin_prompt({&s.kv, runs ? n : 0, r.n0 + n, r.chunk});
   r.prompt->check(*selector_);
@@ -281,7 +281,7 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   att.ldq = att.ldo = q_width;
   att.pos0 = pos0;
   att.window = window(r.layer);
-  if (r.tiled && att.window == 0) {
+  if (options_.chooses_tiles() && att.window == 0) {
     att.share = options_.options.prefill_share;
     // If only the last query of the last layer is wanted, it is computed alone, and reads all keys.
     // So its query tile reads all keys in other cases too.

@@ -61,11 +61,6 @@ __device__ __forceinline__ int next_tile(const uint64_t* chosen, int tile, int e
   return min(tile, end);
 }
 
-// Position of the first key that a query at `position` sees, or below 0.
-__device__ __forceinline__ int window_begin(const Params& p, int position) {
-  return position - p.window + 1;
-}
-
 // ---- f16 blocks: tensor cores ----
 
 // A CTA has kRows queries of one head; a warp has kM times 16 of them. With kM = 2 each fragment of
@@ -161,29 +156,11 @@ __device__ __forceinline__ void load_queries(const Params& p, int first, int hea
   const bool aligned = p.ldq % 4 == 0;
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * T::kChunks; i += T::kThreads) {
     const int row = i / T::kChunks, c = i % T::kChunks;
-    float x[8] = {};
-    if (first + row >= 0 && first + row < p.n) {
-      const float* q =
-          p.q + static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + 8 * c;
-      if (aligned) {
-        const float4 a = *reinterpret_cast<const float4*>(q),
-                     b = *reinterpret_cast<const float4*>(q + 4);
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z,
-        x[7] = b.w;
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] = q[j];
-      }
-    }
-    uint32_t h[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      float y[2];
-      for (int e = 0; e < 2; e++) y[e] = saturated_f16(x[2 * j + e] * p.scale);
-      h[j] = pack_f16(y[0], y[1]);
-    }
+    const bool valid = first + row >= 0 && first + row < p.n;
+    const float* q =
+        p.q + static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + 8 * c;
     *reinterpret_cast<uint4*>(q_shared + swizzled<T::kRowBytes>(row, c)) =
-        make_uint4(h[0], h[1], h[2], h[3]);
+        load_query(valid ? q : nullptr, aligned, p.scale);
   }
 }
 
@@ -205,8 +182,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1;  // position of the CTA's last query
   const int n_tiles = last / T::kKeys + 1;
   const uint64_t* const chosen = chosen_tiles(p, head, first);
-  const int first_tile =
-      next_tile<T::kKeys>(chosen, max(0, window_begin(p, p.pos0 + first)) / T::kKeys, n_tiles);
+  const int first_tile = next_tile<T::kKeys>(
+      chosen, max(0, window_begin(p.window, p.pos0 + first)) / T::kKeys, n_tiles);
   const uint32_t q_shared = shared_address(shared), kv_shared = q_shared + T::kQBytes;
 
   int stage = 0;
@@ -239,8 +216,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       load_tile<kD, kBlock>(kv, next_one * T::kKeys, total, next, next + T::kTileBytes);
     }
     cp_async_commit();
-    const int seen_first = window_begin(p, warp_first),
-              seen_last = window_begin(p, warp_last);  // where windows begin
+    const int seen_first = window_begin(p.window, warp_first),
+              seen_last = window_begin(p.window, warp_last);  // where windows begin
     if (tile_first > warp_last || tile_first + T::kKeys <= seen_first)
       continue;  // exact: see the top
 
@@ -430,7 +407,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
   if (first + T::kRows <= 0) return;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1, n_tiles = last / T::kKeys + 1;
   const uint64_t* const chosen = chosen_tiles(p, head, first);
-  const int first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
+  const int first_tile = max(0, window_begin(p.window, p.pos0 + first)) / T::kKeys;
 
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kD; i += T::kThreads) {
     const int row = i / kD, c = i % kD;
@@ -475,7 +452,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
     for (int m = 0; m < kM; m++) {
       const int limit = p.pos0 + first + kM * y + m -
                         tile_first;  // key i of the tile is visible if begin <= i <= limit
-      const int begin = window_begin(p, limit);
+      const int begin = window_begin(p.window, limit);
       float top = row_max[m];
 #pragma unroll
       for (int j = 0; j < kNk; j++) {
@@ -594,11 +571,10 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo,
   p.n_blocks = a.n_blocks;
   p.block_bytes = a.layout.block_bytes, p.value_offset = a.layout.value_offset;
-  // Positions stay below 2^31 - 2^29, so this window leaves out no key, and differences are ints.
-  p.window = a.window > 0 && a.window < (3 << 29) ? static_cast<int>(a.window) : 3 << 29;
+  p.window = window_keys(a.window);
   p.group = a.n_heads / a.n_kv_heads;
   p.block_shift = size == 16 ? 4 : size == 32 ? 5 : 6;
-  p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(d)));
+  p.scale = query_scale(d);
   p.out_type = a.out_type;
   return with_head_dim(d, [&](auto dim) {
     return launch_head_dim<decltype(dim)::value>(a.layout.type, a.n_heads, p, limits, stream);

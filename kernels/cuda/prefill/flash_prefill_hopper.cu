@@ -38,25 +38,10 @@ __device__ __forceinline__ void load_queries(const Params& p, int head, int firs
 #pragma unroll 8
   for (int i = 0; i < kEach; i++) {
     const int row = (i * 128 + thread) / kChunks, c = thread % kChunks;
-    float x[8] = {};
-    if (first + row >= 0 && first + row < p.n) {
-      const float* q = p.q + (first + row) * p.ldq + static_cast<int64_t>(head) * T::kD + 8 * c;
-      if (aligned) {
-        const float4 a = *reinterpret_cast<const float4*>(q),
-                     b = *reinterpret_cast<const float4*>(q + 4);
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z,
-        x[7] = b.w;
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] = q[j];
-      }
-    }
-    uint32_t h[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-      h[j] = pack_f16(saturated_f16(x[2 * j] * p.scale), saturated_f16(x[2 * j + 1] * p.scale));
+    const bool valid = first + row >= 0 && first + row < p.n;
+    const float* q = p.q + (first + row) * p.ldq + static_cast<int64_t>(head) * T::kD + 8 * c;
     *reinterpret_cast<uint4*>(to + c / 8 * kBoxBytes + swizzled(row, c % 8)) =
-        make_uint4(h[0], h[1], h[2], h[3]);
+        load_query(valid ? q : nullptr, aligned, p.scale);
   }
 }
 
@@ -66,7 +51,7 @@ __device__ __forceinline__ void load_queries(const Params& p, int head, int firs
 template <int kUnits>
 __device__ __forceinline__ void mask_scores(const Params& p, const int (&at)[kUnits], int first,
                                             int lane, float (&s)[32 * kUnits]) {
-  const int seen = window_begin(p, first);
+  const int seen = window_begin(p.window, first);
 #pragma unroll
   for (int u = 0; u < kUnits; u++) {
     if (at[u] + kUnitKeys - 1 > first) {
@@ -389,10 +374,8 @@ Status describe_blocks(const FlashPrefill& a, CUtensorMap* map) {
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorNotSupported;
 }
 
-// one_each: a CTA for each piece of work, or else one for each multiprocessor.
 template <class T>
-Status launch_tile(const FlashPrefill& a, const DeviceLimits& limits, bool one_each,
-                   cudaStream_t stream) {
+Status launch_tile(const FlashPrefill& a, const DeviceLimits& limits, cudaStream_t stream) {
   if (T::kSharedBytes > limits.smem_per_block) return cudaErrorNotSupported;
   CUtensorMap map;
   if (Status status = describe_blocks(a, &map); status != cudaSuccess) return status;
@@ -404,30 +387,20 @@ Status launch_tile(const FlashPrefill& a, const DeviceLimits& limits, bool one_e
   p.n_tiles = (p.offset + p.n + T::kRows - 1) / T::kRows;
   p.n_heads = a.n_heads, p.group = a.n_heads / a.n_kv_heads;
   p.n_work = p.n_tiles * p.n_heads;
-  // Positions stay below 2^31 - 2^29, so this window leaves out no key, and differences are ints.
-  p.window = a.window > 0 && a.window < (3 << 29) ? static_cast<int>(a.window) : 3 << 29;
+  p.window = window_keys(a.window);
   p.block_size = a.layout.block_size;
-  p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(a.layout.head_dim)));
+  p.scale = query_scale(a.layout.head_dim);
   p.out_type = a.out_type;
   const auto kernel = flash_prefill_wgmma<T>;
   if (Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            T::kSharedBytes);
       status != cudaSuccess)
     return status;
-  const int ctas = one_each ? p.n_work : std::min(p.n_work, limits.n_sm);
+  // A CTA for each multiprocessor. Query tiles with chosen keys differ in work: with one CTA for
+  // each, the device balances this work, since it starts a new CTA whenever one ends.
+  const int ctas = T::kChosen ? p.n_work : std::min(p.n_work, limits.n_sm);
   kernel<<<ctas, T::kThreads, T::kSharedBytes, stream>>>(map, p);
   return cudaGetLastError();
-}
-
-// Query tiles with chosen keys differ in work. One CTA for each query tile lets the device balance
-// this work, since it starts a new CTA whenever one ends.
-template <int kD, int kStages, bool kTurns>
-Status launch_chosen(const FlashPrefill& a, const DeviceLimits& limits, cudaStream_t stream) {
-  return launch_tile<Tile<kD, 2, kStages, kTurns, Keys::Chosen>>(a, limits, true, stream);
-}
-
-bool runs_here(const FlashPrefill& a, const DeviceLimits& limits) {
-  return limits.compute == 90 && a.layout.type == KvType::F16;
 }
 
 }  // namespace
@@ -437,17 +410,18 @@ using namespace hopper;
 
 Status flash_prefill_hopper(const FlashPrefill& a, const DeviceLimits& limits,
                             cudaStream_t stream) {
-  if (!runs_here(a, limits)) return cudaErrorNotSupported;
+  if (limits.compute != 90 || a.layout.type != KvType::F16) return cudaErrorNotSupported;
+  const bool chosen = a.tiles != nullptr;
   switch (a.layout.head_dim) {
     case 64:
-      if (a.tiles != nullptr) return launch_chosen<64, 4, true>(a, limits, stream);
-      return launch_tile<Tile<64, 3, 4, true, Keys::All>>(a, limits, false, stream);
+      return chosen ? launch_tile<Tile<64, 2, 4, true, Keys::Chosen>>(a, limits, stream)
+                    : launch_tile<Tile<64, 3, 4, true, Keys::All>>(a, limits, stream);
     case 128:
-      if (a.tiles != nullptr) return launch_chosen<128, 2, true>(a, limits, stream);
-      return launch_tile<Tile<128, 2, 2, true, Keys::All>>(a, limits, false, stream);
+      return chosen ? launch_tile<Tile<128, 2, 2, true, Keys::Chosen>>(a, limits, stream)
+                    : launch_tile<Tile<128, 2, 2, true, Keys::All>>(a, limits, stream);
     case 256:
-      if (a.tiles != nullptr) return launch_chosen<256, 2, false>(a, limits, stream);
-      return launch_tile<Tile<256, 2, 2, false, Keys::All>>(a, limits, false, stream);
+      return chosen ? launch_tile<Tile<256, 2, 2, false, Keys::Chosen>>(a, limits, stream)
+                    : launch_tile<Tile<256, 2, 2, false, Keys::All>>(a, limits, stream);
     default: return cudaErrorNotSupported;
   }
 }

@@ -2,14 +2,16 @@
 #pragma once
 #include <cuda.h>
 
+#include "kernels/common/agreed.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/prefill/flash_rows.cuh"
 #include "kernels/cuda/types.h"
 
 namespace riffle::cuda::hopper {
 
-constexpr int kUnitKeys = 64;  // keys of a bit of FlashPrefill::tiles, and of a copy
-constexpr int kLine = 128;     // bytes of a row of a box: 64 columns
+constexpr int kUnitKeys = kKeyTile;  // keys of a copy
+constexpr int kLine = 128;           // bytes of a row of a box: 64 columns
 constexpr int kBoxBytes = kUnitKeys * kLine;
 constexpr int kNowhere = 0x7fffff00;  // position of keys that no query sees
 
@@ -38,6 +40,7 @@ struct Tile {
   static constexpr int kD = kHeadDim, kGroups = kWarpgroups, kStages = kRing;
   static constexpr bool kTakeTurns = kTurns, kChosen = kKind == Keys::Chosen;
   static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+  static_assert(!kChosen || kRows == kQueryTile);
   static constexpr int kKeys = kD <= 128 ? 128 : 64, kUnits = kKeys / kUnitKeys;
   // A matrix lies in shared memory as columns of boxes, 64 values wide.
   static constexpr int kColumns = kD / 64, kColumnBytes = kKeys * kLine;
@@ -100,11 +103,6 @@ struct Place {
   }
 };
 
-// Position of the first key that a query at `position` sees, or below 0.
-__device__ __forceinline__ int window_begin(const Params& p, int position) {
-  return position - p.window + 1;
-}
-
 // A head's query tile.
 struct Work {
   int head, tile, first;  // first: row of its first query in the chunk, or below 0
@@ -125,7 +123,7 @@ __device__ __forceinline__ bool next_work(const Params& p, int round, Work* w) {
   w->tile = p.n_tiles - 1 - item / p.n_heads;
   w->first = w->tile * T::kRows - p.offset;
   w->last = p.pos0 + min(w->first + T::kRows, p.n) - 1;
-  w->seen = max(0, window_begin(p, p.pos0 + w->first));
+  w->seen = max(0, window_begin(p.window, p.pos0 + w->first));
   return true;
 }
 

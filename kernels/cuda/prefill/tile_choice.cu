@@ -1,7 +1,6 @@
 // The choice of the key tiles that a prompt's queries read (ChooseTiles). A CTA takes a query tile
 // of one head and goes through the mean keys twice. First it computes each query's total weight.
 // Then it marks the key tiles that have more than the share for some query.
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/common/agreed.h"
@@ -26,31 +25,6 @@ struct Params {
   float share;  // log2 of the share
 };
 
-__device__ __forceinline__ float to_f32(float x) { return x; }
-__device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
-
-// ---- means ----
-
-// A block of threads makes one tile's mean; a thread takes every blockDim.x-th column.
-template <class E>
-__global__ void mean_kernel(const TileMeans a) {
-  const int64_t tile = a.first + blockIdx.x, head = blockIdx.y;
-  const int d = a.layout.head_dim, size = a.layout.block_size;
-  const std::byte* from = a.blocks + head * a.n_blocks * a.layout.block_bytes;
-  __half* to = static_cast<__half*>(a.out) + (head * a.stride + tile) * d;
-  for (int j = static_cast<int>(threadIdx.x); j < d; j += static_cast<int>(blockDim.x)) {
-    float sum = 0;
-    for (int t = 0; t < kKeyTile; t++) {
-      const int64_t key = tile * kKeyTile + t;
-      sum += to_f32(
-          reinterpret_cast<const E*>(from + key / size * a.layout.block_bytes)[key % size * d + j]);
-    }
-    to[j] = __float2half_rn(sum / kKeyTile);
-  }
-}
-
-// ---- choice ----
-
 // Rows lie in shared memory padded by 16 bytes, so that the eight rows that ldmatrix takes at once
 // fall into different banks.
 template <int kD>
@@ -61,21 +35,13 @@ struct Tile {
 
 #if __CUDA_ARCH__ >= 800
 
-// Stores 8 values as f16.
-__device__ __forceinline__ void store8(unsigned char* to, const float (&x)[8]) {
-  *reinterpret_cast<uint4*>(to) = make_uint4(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]),
-                                             pack_f16(x[4], x[5]), pack_f16(x[6], x[7]));
-}
-
 template <int kD>
 __device__ void load_queries(const Params& p, int first, int head, unsigned char* to) {
+  const bool aligned = p.ldq % 4 == 0;
   for (int i = static_cast<int>(threadIdx.x); i < kQueryTile * (kD / 8); i += kThreads) {
     const int row = i / (kD / 8), c = 8 * (i % (kD / 8));
     const float* q = p.q + (first + row) * p.ldq + static_cast<int64_t>(head) * kD + c;
-    float x[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) x[j] = saturated_f16(q[j] * p.scale);
-    store8(to + row * Tile<kD>::kRow + 2 * c, x);
+    *reinterpret_cast<uint4*>(to + row * Tile<kD>::kRow + 2 * c) = load_query(q, aligned, p.scale);
   }
 }
 
@@ -274,15 +240,6 @@ Status launch_choice(dim3 grid, const Params& p, const DeviceLimits& limits, cud
 
 }  // namespace
 
-Status tile_means(const TileMeans& a, cudaStream_t stream) {
-  if (a.layout.type == KvType::Q8 || a.first < 0 || a.last > a.stride) return cudaErrorInvalidValue;
-  if (a.last <= a.first) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(a.last - a.first), a.n_kv_heads);
-  const auto kernel = a.layout.type == KvType::F32 ? mean_kernel<float> : mean_kernel<__half>;
-  kernel<<<grid, std::min(256, (a.layout.head_dim + 31) / 32 * 32), 0, stream>>>(a);
-  return cudaGetLastError();
-}
-
 Status choose_tiles(const FlashPrefill& of, const ChooseTiles& a, const DeviceLimits& limits,
                     cudaStream_t stream) {
   if (limits.compute < 80) return cudaErrorNotSupported;
@@ -298,7 +255,7 @@ Status choose_tiles(const FlashPrefill& of, const ChooseTiles& a, const DeviceLi
   p.n = static_cast<int>(of.n), p.pos0 = static_cast<int>(of.pos0);
   p.offset = p.pos0 % kQueryTile, p.group = of.n_heads / of.n_kv_heads;
   p.whole_begin = static_cast<int>(a.whole_begin), p.whole_end = static_cast<int>(a.whole_end);
-  p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(of.layout.head_dim)));
+  p.scale = query_scale(of.layout.head_dim);
   p.share = std::log2(a.share);
   const dim3 grid(of.n_heads,
                   static_cast<unsigned>((p.offset + of.n + kQueryTile - 1) / kQueryTile));

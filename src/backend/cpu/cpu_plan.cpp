@@ -72,13 +72,9 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
             attention, CpuDevice::tile_scratch(*kernels, d, options.layout.block_size, o.n_ctx));
     }
   }
-  if (options.chooses_tiles()) {
-    uint64_t widest = 0;
-    for (int layer = 0; layer < c.n_layers; ++layer)
-      if (c.attends(layer)) widest = std::max<uint64_t>(widest, c.kv_width(layer));
+  if (options.chooses_tiles())
     add_to(list, MemoryUse::ACTIVATIONS, "means of key tiles",
-           product({widest, uint64_t(o.n_ctx / kKeyTile), sizeof(float)}));
-  }
+           product({uint64_t(c.widest_kv()), uint64_t(o.n_ctx / kKeyTile), sizeof(float)}));
   add_to(list, MemoryUse::ACTIVATIONS, "rows packed for products", packed);
   add_to(list, MemoryUse::ACTIVATIONS, "scratch of threads",
          product({uint64_t(o.n_threads), sum({products, attention})}));

@@ -54,10 +54,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     constexpr const char* kTiles = "choice of key tiles";
     const int64_t tiles = s.n_total / kKeyTile + 1,
                   query_tiles = (s.chunk + kQueryTile - 1) / kQueryTile + 1;
-    int64_t widest = 0;
-    for (int layer = 0; layer < c.n_layers; ++layer)
-      if (c.attends(layer)) widest = std::max<int64_t>(widest, c.kv_width(layer));
-    add(kTiles, 2 * widest * tiles, [](PromptBuffers& b) -> Buffer& { return b.means; });
+    add(kTiles, 2 * c.widest_kv() * tiles, [](PromptBuffers& b) -> Buffer& { return b.means; });
     add(kTiles, sizeof(uint64_t) * c.n_heads * query_tiles * tile_words(s.n_total),
         [](PromptBuffers& b) -> Buffer& { return b.tiles; });
     add(kTiles, 2 * sizeof(uint64_t), [](PromptBuffers& b) -> Buffer& { return b.tile_counts; });

@@ -455,8 +455,7 @@ TEST_CASE("prefill attention reads the tiles that it is given", "[cuda][prefill]
           }
 }
 
-TEST_CASE("the GPU chooses the tiles that the CPU chooses, but for rounding",
-          "[cuda][prefill][tiles]") {
+TEST_CASE("the GPU and the CPU choose the same tiles, up to rounding", "[cuda][prefill][tiles]") {
   if (skip()) return;
   const riffle::cpu::AttentionKernels& cpu =
       riffle::cpu::kernels(riffle::cpu::Isa::Scalar)->attention;
