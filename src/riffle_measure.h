@@ -59,6 +59,12 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
                                                size_t n_tokens, riffle_score* scores,
                                                riffle_progress_fn progress, void* user);
 
+/* ---- prompts */
+
+/* Sets `prefill_share` for the prompts that follow (0: they read all keys). RIFFLE_BAD_ARGUMENT
+   without `prefill_selector` tiles, and for a share outside 0 to 1. */
+RIFFLE_API riffle_status riffle_set_prefill_share(riffle_context* context, float share);
+
 /* ---- timers */
 
 /* Does the same as riffle_step, for riffle bench, but one part after the other, each timed by the

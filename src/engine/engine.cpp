@@ -163,6 +163,15 @@ int64_t Engine::pool_room(size_t n) const {
   return device_->kv().selection_slots(static_cast<int64_t>(n), row_slots(selection()));
 }
 
+void Engine::set_prefill_share(float share) {
+  if (!options_.chooses_tiles())
+    fail(RIFFLE_BAD_ARGUMENT, "a share of key tiles: expected `prefill_selector` tiles");
+  if (!(share >= 0 && share < 1))
+    fail(RIFFLE_BAD_ARGUMENT, "`prefill_share` is %g, expected at least 0, less than 1",
+         static_cast<double>(share));
+  options_.options.prefill_share = share;
+}
+
 void Engine::set_row_report(ReportRow report, bool coverage) {
   report_ = std::move(report);
   coverage_ = report_ && coverage;

@@ -54,6 +54,10 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
   });
 }
 
+riffle_status riffle_set_prefill_share(riffle_context* context, float share) {
+  return on_context(context, [&] { context->engine->set_prefill_share(share); });
+}
+
 riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions,
                                   const int32_t* tokens, size_t n_sessions,
                                   const riffle_info** timing) {

@@ -126,6 +126,10 @@ def refusals(folder):
              "unknown task 'multikeys'; known: passkey, magic, person, thing, vars, kv, multikey, "
              "multivalue, multiquery, passage, common, frequent, needle, summary"),
         "answers of no tokens": (["--answer-tokens", "0"], "--answer-tokens"),
+        "a share of key tiles beyond the range": (["--prefill-shares", "0.1,1.5"],
+                                                  "--prefill-shares: found '1.5', expected a number, at least 0, less than 1"),
+        "no share of key tiles": (["--prefill-shares", "0.1,"], "--prefill-shares: found ''"),
+        "chosen key tiles with dense answers only": (["--prefill-shares", "0.1", "--dense-only"], "--dense-only"),
         "length too small": (["--length", "9"], "--length 9"),
         "nll longer than half the document": (["--length", "1024", "--nll", "600"], "--nll 600"),
     }
@@ -260,6 +264,36 @@ def figures(folder):
     if check(emu.code == 0 and core(emu.out) == same, "eval gives the same with a slot pool", emu):
         hits = [o["answers"]["pool_hit_pct"] for o in rows(emu.out)]
         check(all(h is not None and 0 <= h <= 100 for h in hits), "eval tells pool hits", hits)
+
+
+def prompts(folder):
+    """Prompts that are read by chosen key tiles."""
+    flags = [*RUN, "--text", prose(folder), "--length", "1500", "--questions", "2", "--nll", "16", "--device", "cpu", "--json"]
+    r = riffle(*flags, "--prefill-shares", "0,0.3", "--sweep", "psa:epsilon=0.5")
+    found = {o["setting"]: o for o in rows(r.out)}
+    if not check(r.code == 0 and list(found) == [
+            f"{decode}{prompt}" for prompt in ("", " prompt=0", " prompt=0.3") for decode in ("dense", "psa epsilon=0.5")],
+                 "every setting answers after each kind of prompt", r):
+        return
+    plain = {o["setting"]: o for o in rows(riffle(*flags, "--sweep", "psa:epsilon=0.5").out)}
+    for name, o in found.items():
+        same = [o[part][field] for part, field in (("text", "nll_sparse"), ("answers", "kv_blocks_read"))]
+        decode = name.split(" prompt")[0]
+        as_plain = [plain[decode][part][field] for part, field in (("text", "nll_sparse"), ("answers", "kv_blocks_read"))]
+        share = o.get("prefill_tiles_read_pct")
+        if name.endswith("0.3"):
+            check(0 < share < 100 and same[0] != as_plain[0], f"{name}: some tiles are read", (share, same, as_plain))
+            check(o["text"]["nll_dense"] == plain["dense"]["text"]["nll_dense"],
+                  f"{name}: is compared with dense prompts", o["text"])
+        else:
+            check(share in (None, 100) and same == as_plain, f"{name}: all keys are read", (share, same, as_plain))
+    r = riffle(*flags, "--prefill-shares", "0.3", "--selector", "lfps")
+    check(one_line_error(r, 1, "--selector lfps uses the attention of prompts"),
+          "chosen key tiles with a selector that learns from prompts", r)
+    r = riffle(*flags[:-1], "--prefill-shares", "0.3", "--selector", "psa")
+    lines = [re.split("  +", line) for line in r.out.decode().split("1500 tokens\n", 1)[-1].splitlines()[:5]]
+    check(r.code == 0 and "tiles" in lines[0] and [bool(re.search(r"[0-9]%", line[lines[0].index("tiles")])) for line in lines[1:]]
+          == [False, False, True, True], "the table tells the tiles that were read", r)
 
 
 def tables(folder):
@@ -861,6 +895,6 @@ def demo(folder):
           "demo: a model without a chat template is asked in plain text", r)
 
 
-main(refusals, figures, tables, heads, no_text_needed, only_summaries, new_tasks, plain_text,
+main(refusals, figures, prompts, tables, heads, no_text_needed, only_summaries, new_tasks, plain_text,
      comparison, pictures, positions, end_tokens, default_comparison, interrupted, few_questions,
      stopped_comparison, demo)

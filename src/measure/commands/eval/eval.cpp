@@ -230,6 +230,7 @@ void Evaluator::choose_settings() {
       if (!s.selection.is("selector", "dense"))
         settings_.push_back(std::move(s));  // dense is already the first setting
     }
+    if (!o_.prefill_shares.empty()) eval::add_prefill_shares(settings_, o_.prefill_shares);
   }
 }
 
@@ -271,6 +272,7 @@ void Evaluator::open_context() {
       needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.count("n_ctx_train")));
     options.set("ctx", std::min<int64_t>(needed, info_.count("n_ctx_train")));
   }
+  if (!o_.prefill_shares.empty()) options.set("prefill-selector", "tiles");
   n_ctx_ = static_cast<int>(options.count("ctx"));
   plan_ = plan_of(model_.get(), options);  // if it fails, creating the context reports the error
   context_ = create_context(model_.get(), options, o_.common.quiet);

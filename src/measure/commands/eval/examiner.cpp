@@ -38,10 +38,18 @@ Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_conte
       has_pool_(context_stats(context).count("pool_slots") > 0),
       settings_(std::move(settings)),
       mapped_(std::move(mapped)) {
-  for (const Setting& s : settings_) {
-    const bool own = reads_itself(s.selection);
-    session_of_.push_back(own ? sessions_.size() : 0);
-    if (own || sessions_.empty()) sessions_.push_back(create_session(context_));
+  for (size_t s = 0; s < settings_.size(); ++s) {
+    // Dense prompts are read once, and prompts with each share once.
+    size_t session = 0;
+    while (session < sessions_.size() &&
+           (reads_itself(settings_[s].selection) ||
+            reads_itself(settings_[reader_of_[session]].selection) ||
+            settings_[s].prefill_share != settings_[reader_of_[session]].prefill_share))
+      ++session;
+    session_of_.push_back(session);
+    if (session < sessions_.size()) continue;
+    sessions_.push_back(create_session(context_));
+    reader_of_.push_back(s);
   }
   current_ = sessions_[0].get();
 }
@@ -54,12 +62,16 @@ const float* Examiner::step(int32_t token) {
   return logits;
 }
 
-// Switches to the session from which a setting answers, and to the selection that reads its
-// prompts.
-void Examiner::use(size_t setting) {
-  current_ = sessions_[session_of_[setting]].get();
-  const Setting& reader = settings_[session_of_[setting] ? setting : 0];
+void Examiner::use(size_t setting) { use_session(session_of_[setting]); }
+
+void Examiner::use_session(size_t session) {
+  session_ = session;
+  current_ = sessions_[session].get();
+  const Setting& reader = settings_[reader_of_[session]];
   check(riffle_context_select(context_, reader.selection.get()), context_);
+  if (!o_.prefill_shares.empty())
+    check(riffle_set_prefill_share(context_, static_cast<float>(reader.prefill_share.value_or(0))),
+          context_);
 }
 
 void Examiner::prefill(const int32_t* tokens, size_t n, Progress* progress) {
@@ -115,7 +127,9 @@ Usage Examiner::end() {
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
   const bool remembers = selector_ == "tokenselect" || selector_ == "lfps";
-  size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
+  size_t keep = !reads_itself(settings_[reader_of_[session_]].selection) && remembers
+                    ? n - std::min(n, kReread)
+                    : n;
   // The cut is not at the document's end either: state that lfps learnt there would be kept.
   if (keep == document_end_ && keep > 0 && keep < n) --keep;
   keep = riffle_session_reach(current_, keep);
@@ -280,8 +294,8 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
     row.text.add(usage);
     row.seconds += seconds_since(start);
   }
-  for (const Session& session : sessions_) {
-    current_ = session.get();
+  for (size_t i = 0; i < sessions_.size(); ++i) {
+    use_session(i);
     go_back(doc.tokens, begin_at - 1);
   }
 }
@@ -294,13 +308,20 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
   size_t held = 0;
   // Makes all sessions read on to `end`.
   const auto read_to = [&](size_t end) {
-    for (size_t s = 0; s < settings_.size(); ++s) {
-      if (s > 0 && session_of_[s] == 0) continue;
-      use(s);
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      use_session(i);
       if (held == 0) truncate(0);
-      Progress progress(label + ", prefill" + (s ? " by " + settings_[s].label : ""),
+      Progress progress(label + ", prefill" + (i ? " by " + settings_[reader_of_[i]].label : ""),
                         o_.common.quiet);
+      const Facts before = context_stats(context_);
       prefill(doc.tokens.data() + held, end - held, &progress);
+      const Facts after = context_stats(context_);
+      const auto grown = [&](const char* name) { return after.count(name) - before.count(name); };
+      for (size_t s = 0; s < settings_.size(); ++s) {
+        if (session_of_[s] != i || !settings_[s].prefill_share) continue;
+        rows[s].tiles_seen += grown("prefill_tiles_seen");
+        rows[s].tiles_read += grown("prefill_tiles_read");
+      }
     }
     held = end;
   };

@@ -59,7 +59,9 @@ class Examiner {
                 const EvalAnswer& answer) const;
 
   const float* step(int32_t token);
+  // Switches to the session from which a setting answers, and to what reads its prompts.
   void use(size_t setting);
+  void use_session(size_t session);
   void truncate(size_t n) { check(riffle_session_truncate(current_, n), context_); }
   // Goes back to the first n tokens of a text with which the session begins. If the session cannot
   // be cut there, the missing tokens are read again.
@@ -79,10 +81,12 @@ class Examiner {
   bool has_pool_;
   std::vector<eval::Setting> settings_;
   std::vector<bool> mapped_;
-  // A document is read densely once for all settings, except those whose positions are in a list:
-  // they read it themselves.
+  // A document is read densely once, and once with each share of key tiles, for all settings except
+  // those whose positions are in a list: they read it themselves.
   std::vector<Session> sessions_;
   std::vector<size_t> session_of_;  // by setting
+  std::vector<size_t> reader_of_;   // by session: the setting that reads its prompts
+  size_t session_ = 0;              // current_ in sessions_
   riffle_session* current_ = nullptr;
   eval::Usage usage_;               // since begin()
   double reread_bytes_ = 0;         // loaded to go back in a prompt, since begin()

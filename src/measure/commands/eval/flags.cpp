@@ -73,6 +73,12 @@ Flags add_measured_flags(CLI::App& command, EvalOptions& o) {
   flags.dense_only = add_switch(command, "--dense-only", o.dense_only,
                                 "only dense answers, and the nll of held-out text by position")
                          .group(kMeasureGroup);
+  add_text(command, "--prefill-shares", o.prefill_shares,
+           "read each prompt also by chosen key tiles, with each --prefill-share given here; every "
+           "setting answers after each, and is compared with dense answers after dense prompts")
+      .group(kMeasureGroup)
+      .excludes(flags.dense_only)
+      .value("X,...");
   add_number(
       command, "--nll-segments", o.nll_segments,
       "with --dense-only: number of segments of 32768 tokens for the nll by position; 0: none")

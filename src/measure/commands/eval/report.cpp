@@ -291,6 +291,10 @@ double Row::text_nll_increase() const {
   return ratio(text_nll_sparse - text_nll_dense, static_cast<double>(text_tokens));
 }
 
+double Row::tiles_pct() const {
+  return 100 * ratio(static_cast<double>(tiles_read), static_cast<double>(tiles_seen));
+}
+
 double Row::text_nll_error() const {
   return mean_error(text_nll_sparse - text_nll_dense, text_nll_squares,
                     static_cast<double>(text_tokens));
@@ -320,6 +324,7 @@ Json Row::json() const {
   for (int t = 0; t < kTasks; ++t) {
     if (tasks[t].n > 0) j["tasks"][task_name(static_cast<Task>(t))] = tasks[t].json();
   }
+  if (tiles_seen > 0) j["prefill_tiles_read_pct"] = number(tiles_pct());
   j["seconds"] = number(seconds);
   return j;
 }
@@ -327,11 +332,12 @@ Json Row::json() const {
 // ---- tables ----
 
 std::string rows_text(const std::vector<Row>& rows) {
-  bool covered = false, pooled = false, text = false;
+  bool covered = false, pooled = false, text = false, tiled = false;
   for (const Row& r : rows) {
     covered |= !r.answers.coverage.empty();
     pooled |= r.answers.pool_lookups > 0;
     text |= r.text_tokens > 0;
+    tiled |= r.tiles_seen > 0;
   }
   std::vector<std::string> header = {"setting",    "asked",   "right",      "kept",
                                      "95%",        "KV read", "same first", "same 95%",
@@ -339,6 +345,7 @@ std::string rows_text(const std::vector<Row>& rows) {
   if (text) header.insert(header.end(), {"text nll", "+", "95%", "KV read"});
   if (covered) header.insert(header.end(), {"coverage", "1%"});
   if (pooled) header.push_back("pool hits");
+  if (tiled) header.push_back("tiles");
   header.insert(header.end(), {"ms/step", "s", "KV read % by layer"});
   cli::Table table(header);
   for (const Row& r : rows) {
@@ -367,6 +374,7 @@ std::string rows_text(const std::vector<Row>& rows) {
       line.push_back(fixed(r.answers.coverage_p1(), 3));
     }
     if (pooled) line.push_back(cli::percent(r.answers.pool_hit_pct()));
+    if (tiled) line.push_back(r.tiles_seen > 0 ? cli::percent(r.tiles_pct()) : "-");
     line.push_back(fixed(r.answers.ms_per_step(), 2));
     line.push_back(fixed(r.seconds, 1));
     std::string layers;

@@ -193,6 +193,23 @@ Setting dense_setting(const cli::Options& base) {
   return s;
 }
 
+void add_prefill_shares(std::vector<Setting>& settings, const std::string& shares) {
+  const cli::SettingRow& row = cli::setting("prefill-share");
+  const std::vector<Setting> plain = settings;
+  for (const std::string& text : split(shares, ',')) {
+    cli::Options options = plain[0].selection;
+    if (!options.accepts("prefill-share", text))
+      throw Exit(EXIT_USAGE, "--prefill-shares: found '" + text + "', expected " + row.expected);
+    options.set("prefill-share", text);
+    for (Setting s : plain) {
+      s.prefill_share = options.number("prefill-share");
+      s.label += " prompt=" + text;
+      s.series += " prompt=" + text;
+      settings.push_back(std::move(s));
+    }
+  }
+}
+
 Setting flag_setting(const cli::Options& base) {
   Setting s;
   s.label = s.series = base.text("selector");

@@ -1,6 +1,7 @@
 // The settings that `riffle eval` compares, and their notation, such as
 // "psa:epsilon=0.3,0.5;topk:budget=0.05".
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,17 @@ struct Setting {
   std::string label;  // "psa stop=veto epsilon=0.3"
   cli::Options selection;
   // For curves: settings of one series differ only in one number, which `point` names.
-  std::string series;          // "psa stop=veto"
-  std::string point;           // "epsilon=0.3"; empty: the series is one setting
+  std::string series;  // "psa stop=veto"
+  std::string point;   // "epsilon=0.3"; empty: the series is one setting
+  // The prompt was read by chosen key tiles with this share (`prefill_share`).
+  std::optional<double> prefill_share;
   bool paper_default = false;  // as the paper that the selector is from runs it
 };
+
+// Adds to settings, whose first is dense, a copy of each for each share: prompts are read by chosen
+// key tiles (share 0: by the same kernels, but all of them). shares: "0.02,0.01". Throws
+// cli::Exit(EXIT_USAGE), whose text names --prefill-shares.
+void add_prefill_shares(std::vector<Setting>& settings, const std::string& shares);
 
 Setting dense_setting(const cli::Options& base);
 // Returns the one setting that the shared flags describe.
