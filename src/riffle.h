@@ -237,6 +237,8 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   n_weight_types, and for each I from 0: weight_type_I, weight_params_I, weight_bytes_I: types of
  *     the matrices, the one with most bytes first; norms and biases are not counted
  *   sliding_window: tokens that a query sees in n_window_layers layers, its own included; 0: all
+ *   window_head_dim, window_n_kv_heads: size and number of KV heads in those layers, if the others
+ *     have different ones; else 0
  *   n_recurrent_layers: layers that keep a state of fixed size in place of keys and values;
  *     state_bytes: the state of all of them
  *   n_experts, n_experts_used, expert_dim, n_expert_layers, expert_params, expert_bytes: of a

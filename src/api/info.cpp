@@ -120,10 +120,22 @@ riffle_info facts_of(Model& m) {
   info.add("format", m.format);
   info.add("dim", c.dim);
   info.add("hidden_dim", c.hidden_dim);
-  info.add("head_dim", c.head_dim);
+  const auto first = [&](bool windowed) {
+    for (int l = 0; l < c.n_layers; ++l)
+      if (c.attends(l) && (c.layers[l].window > 0) == windowed) return l;
+    return -1;
+  };
+  // The heads are those of layers without a window, if there are any. Layers with a window get
+  // facts of their own if their heads differ.
+  const int whole = first(false) >= 0 ? first(false) : first(true), windowed = first(true);
+  info.add("head_dim", whole < 0 ? c.head_dim : c.head_size(whole));
   info.add("n_layers", c.n_layers);
   info.add("n_heads", c.n_heads);
-  info.add("n_kv_heads", c.n_kv_heads);
+  info.add("n_kv_heads", whole < 0 ? c.n_kv_heads : c.kv_heads(whole));
+  const bool uneven = windowed >= 0 && (c.kv_heads(windowed) != c.kv_heads(whole) ||
+                                        c.head_size(windowed) != c.head_size(whole));
+  info.add("window_head_dim", uneven ? c.head_size(windowed) : 0);
+  info.add("window_n_kv_heads", uneven ? c.kv_heads(windowed) : 0);
   info.add("vocab_size", c.vocab_size);
   info.add("n_ctx_train", c.n_ctx);
   info.add("rope_theta", c.ropes[0].theta);

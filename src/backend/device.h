@@ -182,6 +182,8 @@ class Device {
   virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;
   // x = cap * tanh(x / cap), for count values.
   virtual void softcap(float* x, int64_t count, float cap) = 0;
+  // x *= factor, for count values.
+  virtual void scale(float* x, int64_t count, float factor) = 0;
 
   // ---- measuring
   // Times the next step part by part. False: this device has no timers.

@@ -66,6 +66,8 @@ Json info_json(const Facts& i) {
       {"n_layers", i.count("n_layers")},
       {"n_heads", i.count("n_heads")},
       {"n_kv_heads", i.count("n_kv_heads")},
+      {"window_head_dim", i.count("window_head_dim")},
+      {"window_n_kv_heads", i.count("window_n_kv_heads")},
       {"vocab_size", i.count("vocab_size")},
       {"n_ctx_train", i.count("n_ctx_train")},
       {"rope_theta", number(static_cast<float>(i.number("rope_theta")))},
@@ -233,7 +235,11 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
                    i.id("n_experts"), in_layers(i.id("n_expert_layers"), i).c_str(),
                    i.id("expert_dim"), i.id("n_experts_used"), token_params(i) / 1e6)});
   t.add({"heads",
-         text_of("%d of %d, KV heads %d", i.id("n_heads"), i.id("head_dim"), i.id("n_kv_heads"))});
+         text_of("%d of %d, KV heads %d", i.id("n_heads"), i.id("head_dim"), i.id("n_kv_heads")) +
+             (i.count("window_head_dim") > 0
+                  ? text_of("; in layers with a window of %d, KV heads %d", i.id("window_head_dim"),
+                            i.id("window_n_kv_heads"))
+                  : "")});
   if (const std::string more = attention_text(i); !more.empty()) t.add({"attention", more});
   if (i.number("logit_softcap") > 0)
     t.add({"logit soft cap", text_of("%g", i.number("logit_softcap"))});

@@ -70,6 +70,7 @@ void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, 
   take_queries(layer, n, b);
   norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
   norm_qk(b.k.as<float>(), n, c.kv_width(layer), w.k_norm);
+  norm_qk(b.v.as<float>(), n, c.kv_width(layer), w.v_norm);
   step.append(layer, b.q.as<float>(), b.k.as<float>(), b.v.as<float>());
   step.attend(layer, b.q.as<float>(), b.att.as<float>());
   finish_layer(w, b.att.as<float>(), b.q.as<float>(), c.query_gate ? b.gate.as<float>() : nullptr,
@@ -98,6 +99,8 @@ void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queri
   out.phase = phase;
   device_.linear(out);
   if (w.has_ffn()) device_.ffn(w, x, n, phase);
+  if (const void* scale = w.output_scale.data)
+    device_.scale(x, n * model_.config.dim, *static_cast<const float*>(scale));
 }
 
 }  // namespace riffle

@@ -16,7 +16,7 @@ class LayerOps {
       : model_(model), mix_(recurrent_tensors(model.config)), device_(device) {}
   // Computes the products that go into a layer with a recurrent state.
   void mix_in(const LayerWeights& w, const float* x, int64_t n, Phase phase, float* out);
-  // Applies the layer's norm of q or k, if it has one.
+  // Applies the layer's norm of q, k or v, if it has one.
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);

@@ -251,6 +251,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.phase = Phase::Prefill;
   device_->linear(qkv);
   ops_->norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
+  ops_->norm_qk(a.v.as<float>(), rows, kv_width, w.v_norm);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
   for (const auto& [begin, end] : parts)
     if (begin < end) attend_rows(r, xc, begin, end, skip == 0 ? nullptr : &qkv);

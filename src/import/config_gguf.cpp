@@ -17,12 +17,13 @@ namespace {
 // The metadata whose keys begin with "ARCHITECTURE.".
 class GgufFields : public Fields {
  public:
-  // recurrent: layers may have 0 KV heads; one_part: and FFNs of width 0.
-  GgufFields(const GgufFile& gguf, std::string architecture, bool recurrent, bool one_part)
+  // family.recurrence: layers may have 0 KV heads; one_part: and FFNs of width 0.
+  GgufFields(const GgufFile& gguf, std::string architecture, const Family& family)
       : gguf_(gguf),
         architecture_(std::move(architecture)),
-        recurrent_(recurrent),
-        one_part_(one_part) {}
+        recurrent_(family.recurrence != Recurrence::NONE),
+        one_part_(family.one_part),
+        uneven_(family.uneven_kv_heads) {}
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
   std::string name_of(const Field& field) const override {
@@ -78,6 +79,7 @@ class GgufFields : public Fields {
     if (all[first] < 0)
       bad_model(file(), name, std::to_string(all[first]) + " in layer " + std::to_string(first),
                 "at least 0");
+    if (uneven_ && name == name_of(field::kKvHeads)) return static_cast<uint64_t>(all[0]);
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[first] && !(zeros && all[l] == 0))
         unsupported(file(), name,
@@ -91,7 +93,7 @@ class GgufFields : public Fields {
 
   const GgufFile& gguf_;
   const std::string architecture_;
-  const bool recurrent_, one_part_;
+  const bool recurrent_, one_part_, uneven_;
 };
 
 // Returns the number of KV heads of each layer; empty: the file has one number for all.
@@ -100,6 +102,17 @@ std::vector<int64_t> listed_kv_heads(const GgufFile& gguf, const GgufFields& fie
   const auto it = gguf.metadata.find(key);
   const bool listed = it != gguf.metadata.end() && it->second.type == GgufType::ARRAY;
   return listed ? fields.integers(key) : std::vector<int64_t>();
+}
+
+void read_kv_heads(std::span<const int64_t> heads, const GgufFields& fields, Config* c) {
+  for (size_t l = 0; l < heads.size(); ++l) {
+    if (heads[l] < 1 || c->n_heads % heads[l] != 0)
+      bad_model(
+          fields.file(), fields.name_of(field::kKvHeads),
+          std::to_string(heads[l]) + " in layer " + std::to_string(l),
+          "a divisor of " + fields.name_of(field::kHeads) + " = " + std::to_string(c->n_heads));
+    c->layers[l].n_kv_heads = static_cast<int>(heads[l]);
+  }
 }
 
 // Marks the layers that have 0 KV heads.
@@ -256,7 +269,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf, a, family.recurrence != Recurrence::NONE, family.one_part);
+  const GgufFields fields(gguf, a, family);
   read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
@@ -294,6 +307,12 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     unsupported(gguf.file.name, fields.name_of(field::kWindow), std::to_string(window), "none");
   set_layers(family, window, windowed_layers(gguf, fields.name_of(field::kWindowed), c.n_layers),
              &c);
+  if (family.full_head_dim) {
+    const int windowed = dimension(fields, a + ".attention.key_length_swa", kMaxHeadDim);
+    for (LayerConfig& layer : c.layers)
+      if (layer.window > 0) layer.head_dim = windowed;
+  }
+  if (family.uneven_kv_heads) read_kv_heads(listed_kv_heads(gguf, fields), fields, &c);
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
@@ -315,6 +334,11 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
         c.layers[l].mixer = Mixer::RECURRENT;
   } else if (family.recurrence != Recurrence::NONE) {
     read_recurrent_layers(listed_kv_heads(gguf, fields), &c);
+  }
+  for (int l = 0; family.value_may_be_key && l < c.n_layers; ++l) {
+    const std::string prefix = format(kGgufNames.layer, l);
+    c.layers[l].value_is_key = !gguf.tensors.contains(prefix + kGgufNames.wv) &&
+                               !gguf.tensors.contains(prefix + kGgufNames.wqkv);
   }
   if (family.describe) family.describe(fields, window, &c);
   if (family.recurrent_period > 0) require_kv_heads(listed_kv_heads(gguf, fields), fields, c);

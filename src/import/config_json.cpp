@@ -12,6 +12,8 @@ namespace riffle {
 
 namespace {
 
+constexpr const char* kLayerConfig = "per_layer_config";
+
 class JsonFields : public Fields {
  public:
   // rope: an object whose rope_theta, if it has one, is used instead of this object's.
@@ -25,6 +27,9 @@ class JsonFields : public Fields {
   std::optional<uint64_t> integer(const std::string& name) const override {
     const Json* value = at(name);
     if (!value && name == field::kLayers.json) return listed_layers();
+    if (!value && name == "global_head_dim") return of_named_layers(field::kHeadDim.json);
+    if (!value && name == "num_global_key_value_heads")
+      return of_named_layers(field::kKvHeads.json);
     if (!value) return std::nullopt;
     if (!value->is_unsigned()) bad_model(file_, name, shown(*value), "a whole number from 0");
     return value->whole();
@@ -63,6 +68,23 @@ class JsonFields : public Fields {
   std::optional<uint64_t> listed_layers() const {
     const Json* const kinds = find(object_, "layers_block_type");
     return kinds && kinds->is_array() ? std::optional(kinds->size()) : std::nullopt;
+  }
+  // transformers 5.24 writes what differs in some layers as {"5": {"head_dim": 512}, ...}.
+  std::optional<uint64_t> of_named_layers(const char* key) const {
+    const Json* const layers = find(object_, kLayerConfig);
+    if (!layers || !layers->is_object()) return std::nullopt;
+    std::optional<uint64_t> common;
+    for (const auto& [layer, changes] : layers->members()) {
+      const Json* const value = changes.is_object() ? find(changes, key) : nullptr;
+      if (!value) continue;
+      const std::string name = std::string(kLayerConfig) + "." + layer + "." + key;
+      if (!value->is_unsigned()) bad_model(file_, name, shown(*value), "a whole number from 0");
+      if (common.value_or(value->whole()) != value->whole())
+        unsupported(file_, name, shown(*value),
+                    std::to_string(*common) + ", as in the layer before");
+      common = value->whole();
+    }
+    return common;
   }
   template <class T>
   std::vector<T> array(const std::string& name, bool (Json::*is)() const, auto(Json::*get)() const,
@@ -321,6 +343,16 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
     s.type = RopeScaling::LONGROPE;
     also({"factor", "original_max_position_embeddings", "attention_factor", "short_factor",
           "long_factor"});
+  } else if (type == "proportional" && family.proportional_rope) {
+    also({"partial_rotary_factor"});
+    const double share = fields.number("partial_rotary_factor").value_or(1);
+    const int pairs = c->head_dim / 2;
+    if (!(share > 0) || !(share <= 1))
+      bad_model(file, where + ".partial_rotary_factor", format("%g", share), "above 0, at most 1");
+    s.type = RopeScaling::FACTORS;
+    s.factors.assign(pairs, kNoTurn);
+    std::fill_n(s.factors.begin(), static_cast<int>(share * pairs), 1.0f);
+    return;
   } else if (type != "default") {
     unsupported(file, where + (named ? ".rope_type" : ".type"), "\"" + type + "\"",
                 "\"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" or \"longrope\"");
@@ -370,6 +402,34 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
   }
 }
 
+// Checks that per_layer_config changes the heads of the layers without a window, and nothing else.
+void check_layer_config(const std::string& file, const Json& config, const Family& family,
+                        const Config& c) {
+  const Json* const layers = find(config, kLayerConfig);
+  if (!layers) return;
+  if (!family.full_head_dim || !layers->is_object())
+    unsupported(file, kLayerConfig, shown(*layers),
+                family.full_head_dim ? "an object" : "none, as riffle does not know the option");
+  size_t found = 0, full = 0;
+  for (int l = 0; l < c.n_layers; ++l) {
+    full += c.layers[l].window == 0;
+    const Json* const changes = find(*layers, std::to_string(l));
+    if (!changes) continue;
+    const std::string name = std::string(kLayerConfig) + "." + std::to_string(l);
+    if (!changes->is_object() || c.layers[l].window > 0)
+      unsupported(file, name, shown(*changes),
+                  c.layers[l].window > 0 ? "none, since the layer has a window" : "an object");
+    ++found;
+    for (const auto& [key, value] : changes->members())
+      if (key != field::kHeadDim.json && key != field::kKvHeads.json)
+        unsupported(file, name + "." + key, shown(value),
+                    "none, as riffle does not know the option");
+  }
+  if (found != full || found != layers->size())
+    unsupported(file, kLayerConfig, std::to_string(layers->size()) + " layers",
+                "the " + std::to_string(full) + " without a window");
+}
+
 // Reads the share of each head that is rotated. rope: the parameters of RoPE, or null.
 void read_partial_rope(const JsonFields& fields, const Json* rope, const Family& family,
                        Config* c) {
@@ -402,7 +462,8 @@ void refuse_json_options(const JsonFields& fields, const Json& config, const Fam
   const auto refuse_true = [&](const char* key) {
     if (fields.boolean(key).value_or(false)) unsupported(file, key, "true", "false");
   };
-  for (const char* key : kJsonFalse) refuse_true(key);
+  for (const char* key : kJsonFalse)
+    if (!known(key)) refuse_true(key);
   // Families that have these norms may have these keys too.
   if (family.qk_norm == QkNorm::NONE)
     for (const char* key : {"use_qk_norm", "qk_norm"}) refuse_true(key);
@@ -498,6 +559,10 @@ static Config language_model(const std::string& file, const Json& config, const 
   const bool old = family.old_hidden_dim && !flat_fields.has(family.hidden_dim);
   read_dimensions(flat_fields, old ? Field{nullptr, family.old_hidden_dim} : family.hidden_dim,
                   family.defaults, &c);
+  const int windowed_head_dim = c.head_dim;
+  if (family.full_head_dim)
+    c.head_dim =
+        dimension(flat_fields, family.full_head_dim, kMaxHeadDim, family.full_head_dim_default);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
   const auto rope_part = [&](const Json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);
@@ -522,6 +587,9 @@ static Config language_model(const std::string& file, const Json& config, const 
   }
   const int window = read_window(fields, config, family);
   set_layers(family, window, windowed_layers(fields, config, family, window, c), &c);
+  check_layer_config(file, config, family, c);
+  for (LayerConfig& layer : c.layers)
+    if (family.full_head_dim && layer.window > 0) layer.head_dim = windowed_head_dim;
   read_no_rope(fields, config, family, &c);
   c.recurrence.kind = family.recurrence;
   if (family.recurrent_period > 0 && !find(config, "layer_types")) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "import/gguf_vocab.h"
+#include "text/sentencepiece_model.h"
 #include "util/checked.h"
 
 namespace riffle {
@@ -113,32 +114,65 @@ std::string_view gguf_pre(const BpeSpec& spec) {
               "the patterns of one of these families, to write it as GGUF: " + known_families());
 }
 
+// Sets how a byte-level vocabulary splits text: as the family that the file names.
+static void read_family(const GgufFile& gguf, BpeSpec* spec) {
+  const Family& family = family_of(gguf);
+  if (pre_of(gguf).empty())
+    spec->note =
+        "the model file does not say how to split text into words (tokenizer.ggml.pre): "
+        "riffle splits it as llama.cpp does by default, which may differ from training";
+  spec->byte_level = true;
+  spec->ignore_merges = family.ignore_merges;
+  spec->add_bos = family.add_bos;
+  if (family.nfc) spec->normalizer.push_back({NormalizerStep::NFC, "", ""});
+  for (const std::string_view pattern : family.patterns) {
+    spec->splits.emplace_back();
+    spec->splits.back().pattern.emplace(pattern, gguf.file.name, "tokenizer.ggml.pre");
+  }
+  spec->splits.back().kind = SplitStep::BYTE_LEVEL;
+}
+
+// Tells whether spec joins pieces as Gemma 4 does. Its tokenizer.json also splits text at spaces,
+// but none are left by then.
+bool is_gemma4(const BpeSpec& spec) {
+  const bool spaces = spec.normalizer.size() == 1 &&
+                      spec.normalizer[0].kind == NormalizerStep::REPLACE &&
+                      spec.normalizer[0].from == " " && spec.normalizer[0].to == kSpaceSymbol;
+  const auto is_space = [](const SplitPattern& pattern) {  // a literal has no text of its own
+    SplitPattern::Scratch scratch(pattern);
+    SplitPattern::Matches matches(scratch, " ");
+    size_t begin = 0, end = 0;
+    return pattern.text().empty() && matches.next(&begin, &end) && begin == 0 && end == 1;
+  };
+  const bool at_spaces = std::ranges::all_of(spec.splits, [&](const SplitStep& step) {
+    return step.kind == SplitStep::PATTERN && step.pattern && !step.invert &&
+           is_space(*step.pattern);
+  });
+  return !spec.byte_level && spaces && at_spaces && spec.byte_fallback && spec.fuse_unk &&
+         !spec.ignore_merges && !spec.strip_first_space;
+}
+
 BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
   const std::string& file = gguf.file.name;
-  const Family& family = family_of(gguf);
   if (gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(false)) {
-    unsupported(file, "tokenizer.ggml.add_space_prefix", "true", "false for model \"gpt2\"");
+    unsupported(file, "tokenizer.ggml.add_space_prefix", "true",
+                "false for models \"gpt2\" and \"gemma4\"");
   }
   BpeSpec spec;
   spec.where = file;
-  if (pre_of(gguf).empty())
-    spec.note =
-        "the model file does not say how to split text into words (tokenizer.ggml.pre): "
-        "riffle splits it as llama.cpp does by default, which may differ from training";
   const VocabOptions& options = vocab.options;
+  if (options.merged) {
+    spec.normalizer.push_back({NormalizerStep::REPLACE, " ", std::string(kSpaceSymbol)});
+    spec.byte_fallback = spec.fuse_unk = spec.add_bos = true;
+    spec.unk_id = options.unk_id;
+  } else {
+    read_family(gguf, &spec);
+  }
   spec.pieces = std::move(vocab.pieces);
-  spec.byte_level = true;
-  spec.ignore_merges = family.ignore_merges;
   spec.bos_id = options.bos_id;
   spec.eos_id = options.eos_id;
   spec.add_bos =
-      options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(family.add_bos);
-  if (family.nfc) spec.normalizer.push_back({NormalizerStep::NFC, "", ""});
-  for (const std::string_view pattern : family.patterns) {
-    spec.splits.emplace_back();
-    spec.splits.back().pattern.emplace(pattern, file, "tokenizer.ggml.pre");
-  }
-  spec.splits.back().kind = SplitStep::BYTE_LEVEL;
+      options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(spec.add_bos);
 
   for (size_t id = 0; id < spec.pieces.size(); id++) {
     VocabPiece& piece = spec.pieces[id];
@@ -150,7 +184,8 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
     const bool control = piece.type == VocabPiece::CONTROL,
                added = control || piece.type == VocabPiece::USER_DEFINED;
     spec.in_model.push_back(piece.type == VocabPiece::NORMAL ||
-                            piece.type == VocabPiece::USER_DEFINED);
+                            piece.type == VocabPiece::USER_DEFINED ||
+                            (options.merged && piece.type == VocabPiece::BYTE));
     if (!added || piece.text.empty()) continue;
     if (piece.text.size() > kMaxAddedBytes) {
       bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]",

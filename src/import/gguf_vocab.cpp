@@ -115,13 +115,14 @@ GgufVocab gguf_vocab(const GgufFile& gguf) {
   constexpr uint64_t kMaxPieces = 1 << 22;
   const std::string& name = gguf.file.name;
   const auto model = gguf.string("tokenizer.ggml.model");
-  if (!model) bad_model(name, "tokenizer.ggml.model", "none", "\"llama\" or \"gpt2\"");
+  if (!model) bad_model(name, "tokenizer.ggml.model", "none", "\"llama\", \"gpt2\" or \"gemma4\"");
   GgufVocab vocab;
   VocabOptions& options = vocab.options;
   options.byte_level = *model == "gpt2";
-  if (*model != "llama" && !options.byte_level) {
+  options.merged = *model == "gemma4";
+  if (*model != "llama" && !options.byte_level && !options.merged) {
     unsupported(name, "tokenizer.ggml.model", "\"" + std::string(*model) + "\"",
-                "\"llama\" (sentencepiece) or \"gpt2\" (byte-level BPE)");
+                "\"llama\" (sentencepiece), \"gpt2\" (byte-level BPE) or \"gemma4\"");
   }
   if (gguf.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(false)) {
     unsupported(name, "tokenizer.ggml.remove_extra_whitespaces", "true", "false");
@@ -139,7 +140,8 @@ GgufVocab gguf_vocab(const GgufFile& gguf) {
   const auto length = [](const auto& list) {
     return list ? std::to_string(list->size()) : std::string("none");
   };
-  if ((scores || !options.byte_level) && (!scores || scores->size() != tokens->size())) {
+  const bool scored = !options.byte_level && !options.merged;
+  if ((scores || scored) && (!scores || scores->size() != tokens->size())) {
     bad_model(name, "tokenizer.ggml.scores", length(scores), n + ", as many as tokens");
   }
   if (!types || types->size() != tokens->size()) {
@@ -164,7 +166,7 @@ GgufVocab gguf_vocab(const GgufFile& gguf) {
         text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
   }
   mark_padding(pieces);
-  if (!options.byte_level) mark_spaces(pieces);
+  if (scored) mark_spaces(pieces);
   options.add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   options.add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
   options.bpe = true;

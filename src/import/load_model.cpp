@@ -163,7 +163,8 @@ FolderVocab vocab_of_folder(const std::string& folder, const Config& config) {
 }
 
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
-  if (vocab.options.byte_level) return tokenizer_from_bpe(bpe_from_gguf(gguf, std::move(vocab)));
+  if (vocab.options.byte_level || vocab.options.merged)
+    return tokenizer_from_bpe(bpe_from_gguf(gguf, std::move(vocab)));
   return tokenizer_from_pieces(vocab.pieces, vocab.options, gguf.file.name);
 }
 

@@ -133,6 +133,7 @@ struct LayerConfig {
   Mixer mixer = Mixer::ATTENTION;
   bool has_ffn = true;
   int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
+  bool value_is_key = false;         // wk makes the values too: wv is the same matrix
 };
 
 // gate(W1 x) * (W3 x). RELU_SQUARED has no gate.
@@ -193,6 +194,7 @@ struct Config {
   float post_norm_eps = 0;
   QkNorm qk_norm = QkNorm::NONE;
   float q_norm_weight = 1;      // weight of every norm of q, if the file has no such tensors
+  bool value_norm = false;      // each head of v is RMS-normalised, without weights
   bool attention_gate = false;  // LayerWeights::wgate
   bool query_gate = false;      // the gate's rows are in LayerWeights::wq
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
@@ -312,6 +314,9 @@ struct LayerWeights {
   // RMS norms of q and of k before RoPE, F32: [1][head_dim] of each head, or [1][rows of wq] and
   // [1][rows of wk] of all heads together.
   Tensor q_norm, k_norm;
+  Tensor v_norm;  // [1][head_dim] F32, all ones; without data: values are not normalised
+  // [1][1] F32: the residual stream is multiplied by it after the layer; without data: it is not.
+  Tensor output_scale;
   // Added to the products, [1][rows] F32.
   Tensor bq, bk, bv, bo, b1, b3, b2;
   // Attention sinks, [1][n_heads] F32: the score of a key without a value, which is added to the

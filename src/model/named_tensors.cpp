@@ -41,7 +41,9 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     } else {
       add(names.wq, layer.wq, N::OTHER, true);
       add(names.wk, layer.wk, N::OTHER, true);
-      add(names.wv, layer.wv, N::V);
+      const auto& layers = model.config.layers;
+      const bool key = number < std::ssize(layers) && layers[number].value_is_key;
+      if (!key) add(names.wv, layer.wv, N::V);
     }
     add(names.wgate, layer.wgate, N::OTHER);
     for (size_t i = 0; i < layer.mix.size(); ++i) {
@@ -85,6 +87,7 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     add(names.w2, layer.w2, N::DOWN);
     add(names.q_norm, layer.q_norm, N::VECTOR);
     add(names.k_norm, layer.k_norm, N::VECTOR);
+    add(names.output_scale, layer.output_scale, N::VECTOR);
     add(names.bq, layer.bq, N::VECTOR, true);
     add(names.bk, layer.bk, N::VECTOR, true);
     for (const auto& [name, bias] : {std::pair{names.bv, &layer.bv},

@@ -90,6 +90,9 @@ class Binder {
     return {DType::F32, rows, cols, floats(raw, name, rows * cols, 0)};
   }
 
+  // Returns one number as F32.
+  Tensor scalar(const std::string& name) { return values(name, 1, 1); }
+
   // Returns values of at most 0. logs: the file has log(-x).
   Tensor decay(const std::string& name, int64_t rows, int64_t cols, bool logs) {
     const Tensor t = values(name, rows, cols);
@@ -459,12 +462,17 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
   }
   if (c.attends(l)) {
-    layer.wqkv = binder.parts(name(names.wqkv),
-                              {{&layer.wq, name(names.wq), c.query_gate ? 2 * q_rows : q_rows},
-                               {&layer.wk, name(names.wk), kv_rows},
-                               {&layer.wv, name(names.wv), kv_rows}},
-                              c.dim);
-    if (!names.fused_in_gguf) layer.wqkv = {};
+    if (c.layers[l].value_is_key) {
+      layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
+      layer.wv = layer.wk = binder.matrix(name(names.wk), kv_rows, c.dim);
+    } else {
+      layer.wqkv = binder.parts(name(names.wqkv),
+                                {{&layer.wq, name(names.wq), c.query_gate ? 2 * q_rows : q_rows},
+                                 {&layer.wk, name(names.wk), kv_rows},
+                                 {&layer.wv, name(names.wv), kv_rows}},
+                                c.dim);
+      if (!names.fused_in_gguf) layer.wqkv = {};
+    }
     layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
   } else if (c.recurs(l)) {
     layer.mix = bind_mix(binder, c, names, prefix);
@@ -491,6 +499,9 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
         names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
     layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
   }
+  if (c.value_norm && c.attends(l)) layer.v_norm = binder.constant(head_dim, 1);
+  if (names.output_scale && binder.has(name(names.output_scale)))
+    layer.output_scale = binder.scalar(name(names.output_scale));
   if (c.qkv_bias && c.attends(l)) {
     layer.bq = binder.vector(name(names.bq), q_rows);
     layer.bk = binder.vector(name(names.bk), kv_rows);

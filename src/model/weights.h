@@ -26,6 +26,7 @@ struct TensorNames {
   const char *router_bias, *expert_b1, *expert_b3, *expert_b2;
   const char* sinks;
   const char* wgate;
+  const char* output_scale = nullptr;  // a file may lack it
   // The experts lie as in gpt-oss's folders: formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms

@@ -149,6 +149,10 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
     std::vector<int32_t> heads;
     for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
     out.integers(key, heads);
+  } else if (family_of_architecture(c.architecture)->uneven_kv_heads) {
+    std::vector<int32_t> heads;
+    for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.kv_heads(l));
+    out.integers(key, heads);
   } else {
     out.u32(key, static_cast<uint32_t>(c.n_kv_heads));
   }
@@ -200,6 +204,11 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   write_recurrence(out, c, where);
   count(field::kHeadDim.gguf, c.head_dim);
   count("attention.value_length", c.head_dim);
+  const auto windowed = std::ranges::find_if(c.layers, [](const auto& l) { return l.window > 0; });
+  if (family.full_head_dim && windowed != c.layers.end())
+    for (const char* key :
+         {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
+      count(key, windowed->head_dim);
   out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);
   if (family.one_part) out.f32(a + ".attention.layer_norm_epsilon", c.norm_eps);  // llama.cpp's key
   const Rope& rope = c.ropes[0];
@@ -209,6 +218,9 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
     return std::ranges::any_of(family.fields,
                                [&](const Field& f) { return f.gguf && key == f.gguf; });
   };
+  // llama.cpp needs these of Gemma 4.
+  for (const char* key : {"attention.shared_kv_layers", "embedding_length_per_layer_input"})
+    if (has_key(key)) count(key, 0);
   if (has_key(field::kRotated.gguf)) out.boolean(a + "." + field::kRotated.gguf, rope.theta > 0);
   write_layers(out, family, c, where);
   if (c.experts.n > 0) {
@@ -271,17 +283,18 @@ void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_
 }
 
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& c) {
-  if (!spec.byte_level) {
+  const bool merged = is_gemma4(spec);
+  if (!spec.byte_level && !merged) {
     unsupported(spec.where, "model", "a sentencepiece-like tokenizer",
-                "a byte-level one, or a tokenizer.model next to it");
+                "a byte-level one, that of Gemma 4, or a tokenizer.model next to it");
   }
-  const std::string_view pre = gguf_pre(spec);
+  const std::string_view pre = merged ? "gemma4" : gguf_pre(spec);
   const Vocabulary v = padded(spec.pieces, c);
   std::vector<std::string> merges;
   merges.reserve(spec.merges.size());
   for (const BpeMerge& m : spec.merges)
     merges.push_back(spec.pieces[m.left].text + " " + spec.pieces[m.right].text);
-  out.text("tokenizer.ggml.model", "gpt2");
+  out.text("tokenizer.ggml.model", merged ? "gemma4" : "gpt2");
   out.text("tokenizer.ggml.pre", pre);
   out.strings("tokenizer.ggml.tokens", v.texts);
   out.integers("tokenizer.ggml.token_type", v.types);

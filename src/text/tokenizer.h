@@ -30,6 +30,8 @@ struct VocabOptions {
   bool add_bos = true;       // tokenizer.ggml.add_bos_token: texts begin with bos_id
   std::vector<int> eos_ids;  // every token that ends an answer, eos_id first
   bool byte_level = false;   // byte-level BPE, not sentencepiece's
+  // Sentencepiece-like pieces that a list of merges joins, as in tokenizer.json (Gemma 4).
+  bool merged = false;
 };
 
 // Bytes of a text, from begin to before end.

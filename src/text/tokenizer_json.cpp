@@ -158,6 +158,14 @@ class Reader {
     }
   }
 
+  // Control tokens that programs must see in an answer: around Gemma 4's reasoning and tool calls.
+  // Its GGUF files mark them as user-defined.
+  static bool is_part_of_answers(std::string_view text) {
+    constexpr std::string_view kNames[] = {"<|channel>", "<channel|>", "<|tool_call>",
+                                           "<tool_call|>", "<|\"|>"};
+    return std::ranges::find(kNames, text) != std::end(kNames);
+  }
+
   void read_added() {
     const Json* list = top_.get("added_tokens");
     if (!list) return;
@@ -176,7 +184,7 @@ class Reader {
         bad_model(file_, node.field("content"), std::to_string(token.text.size()) + " bytes",
                   "1 to " + std::to_string(kMaxAddedBytes));
       }
-      token.special = node.boolean("special", false);
+      token.special = node.boolean("special", false) && !is_part_of_answers(token.text);
       token.single_word = node.boolean("single_word", false);
       token.lstrip = node.boolean("lstrip", false);
       token.rstrip = node.boolean("rstrip", false);

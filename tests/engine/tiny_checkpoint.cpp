@@ -105,7 +105,7 @@ static std::string tiny_arch(const std::string& family) {
       {"gemma3_text", "gemma3"},       {"olmo3", "olmo2"},
       {"granitemoehybrid", "granite"}, {"muse_glimmer_text", "muse-glimmer"},
       {"qwen3_5_text", "qwen35"},      {"qwen3_5_moe_text", "qwen35moe"},
-      {"lfm2_moe", "lfm2moe"}};
+      {"lfm2_moe", "lfm2moe"},         {"gemma4_text", "gemma4"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -456,7 +456,7 @@ static void tiny_gguf_delta_keys(GgufWriter& w, const std::string& arch, const T
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   // All files of these are kept.
-  for (const char* name : {"granite_h", "nemotron_h", "qwen3next"})
+  for (const char* name : {"granite_h", "nemotron_h", "qwen3next", "gemma4"})
     if (c.name.starts_with(name))
       return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||

@@ -40,12 +40,13 @@ std::string gguf_of(const json& spec, const std::string& pre, bool bos = false) 
   std::map<int, int32_t> types;
   for (const auto& [text, id] : spec["model"]["vocab"].items()) {
     tokens[id] = text;
-    types[id] = VocabPiece::NORMAL;
+    types[id] = pre == "gemma4" && byte_of_piece(text) >= 0 ? VocabPiece::BYTE : VocabPiece::NORMAL;
   }
   for (const json& token : spec["added_tokens"]) {
     tokens[token["id"]] = token["content"];
     types[token["id"]] = token["special"] ? VocabPiece::CONTROL : VocabPiece::USER_DEFINED;
   }
+  if (pre == "gemma4") types[0] = VocabPiece::UNKNOWN;
   std::vector<std::string> texts, merges;
   std::vector<int32_t> kinds;
   for (const auto& [id, text] : tokens) {
@@ -59,14 +60,17 @@ std::string gguf_of(const json& spec, const std::string& pre, bool bos = false) 
                          : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   }
   GgufWriter w;
+  const bool gemma4 = pre == "gemma4";
   w.text("general.architecture", "llama");
-  w.text("tokenizer.ggml.model", "gpt2");
-  if (!pre.empty()) w.text("tokenizer.ggml.pre", pre);
+  w.text("tokenizer.ggml.model", gemma4 ? "gemma4" : "gpt2");
+  if (!pre.empty() && !gemma4) w.text("tokenizer.ggml.pre", pre);
   w.strings("tokenizer.ggml.tokens", texts);
   w.array("tokenizer.ggml.token_type", 5, kinds);
   w.strings("tokenizer.ggml.merges", merges);
   if (bos) {
-    w.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(spec["added_tokens"][0]["id"]));
+    if (gemma4)
+      w.u32("tokenizer.ggml.bos_token_id", 1), w.u32("tokenizer.ggml.unknown_token_id", 0);
+    else w.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(spec["added_tokens"][0]["id"]));
     if (pre.starts_with("deepseek")) w.boolean("tokenizer.ggml.add_bos_token", true);
   }
   return w.bytes();
@@ -149,7 +153,7 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
 const char* const kNames[] = {
     "llama3",           "qwen2",     "qwen35",  "smollm", "gpt2",         "flags",
     "splits",           "behaviors", "cased",   "tekken", "deepseek_llm", "deepseek_coder",
-    "llamacpp_default", "llama2",    "mistral", "yi",     "metaspace"};
+    "llamacpp_default", "llama2",    "mistral", "yi",     "gemma4",       "metaspace"};
 
 }  // namespace
 
@@ -189,6 +193,7 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
                                   {"tekken", "tekken"},
                                   {"deepseek_llm", "deepseek-llm"},
                                   {"deepseek_coder", "deepseek-coder"},
+                                  {"gemma4", "gemma4"},
                                   {"llamacpp_default", "default"},
                                   {"llamacpp_default", ""}}) {
     const json spec = json::parse(read_file(kFolder + name + ".json"));

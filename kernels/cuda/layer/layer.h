@@ -28,6 +28,8 @@ Status split_heads(const float* both, int64_t n, int n_heads, int d, float* q, f
 Status sigmoid_gate(float* x, const float* gate, int64_t count, cudaStream_t stream);
 // x = cap * tanh(x / cap) elementwise.
 Status softcap(float* x, int64_t count, float cap, cudaStream_t stream);
+// x *= factor, for count values.
+Status scale(float* x, int64_t count, float factor, cudaStream_t stream);
 // Converts f32 [count] to f16 (saturating), bf16 or f32.
 Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStream_t stream);
 // Converts rows [first, first + n) of w to [n][cols] of out_type (F32, F16 or BF16): prefill

@@ -108,6 +108,12 @@ void CpuDevice::softcap(float* x, int64_t count, float cap) {
              [&](int64_t first, int64_t n) { kernels_->linear.softcap(x + first, n, cap); });
 }
 
+void CpuDevice::scale(float* x, int64_t count, float factor) {
+  for_values(threads_, count, [&](int64_t first, int64_t n) {
+    for (int64_t i = first; i < first + n; ++i) x[i] *= factor;
+  });
+}
+
 void CpuDevice::add(float* x, const float* y, int64_t count) {
   for_values(threads_, count,
              [&](int64_t first, int64_t n) { kernels_->linear.add(x + first, y + first, n); });

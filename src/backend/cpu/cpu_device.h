@@ -40,6 +40,7 @@ class CpuDevice : public Device {
                    float* gate) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
   void softcap(float* x, int64_t count, float cap) override;
+  void scale(float* x, int64_t count, float factor) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
   void change_positions(SequenceKv& sequence, bool unrotated) override;

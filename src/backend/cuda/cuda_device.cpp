@@ -275,6 +275,11 @@ void CudaDevice::softcap(float* x, int64_t count, float cap) {
   check(riffle::cuda::softcap(x, count, cap, compute_), "capping logits");
 }
 
+void CudaDevice::scale(float* x, int64_t count, float factor) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::scale(x, count, factor, compute_), "scaling a layer's output");
+}
+
 void CudaDevice::add_bias(const LinearOut& out, int64_t n) {
   if (!out.bias || !out.bias->data) return;
   check(riffle::cuda::add_bias(out.y, n, out.ldy, out.weight->rows, weights_.vector(*out.bias),

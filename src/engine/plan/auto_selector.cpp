@@ -15,11 +15,15 @@ static constexpr int64_t kGpu = 16384;
 static constexpr int64_t kCpu = 3072;
 static constexpr int64_t kStep = 1024;
 
-// No real weights of a model with recurrent layers were at hand to test whether share keeps its
-// answers, so auto reads everything there, from host memory where the pool is too small.
+// No real weights of a model with recurrent layers, or with normalised values (Gemma 4), were at
+// hand to test whether share keeps its answers, so auto reads everything there, from host memory
+// where the pool is too small. Gemma 4 does not scale scores, so errors of keys change them more
+// than in other models.
 static constexpr int64_t kUntested = INT32_MAX;
 
-bool auto_may_share(const Config& config) { return config.recurrence.kind == Recurrence::NONE; }
+bool auto_may_share(const Config& config) {
+  return config.recurrence.kind == Recurrence::NONE && !config.value_norm;
+}
 
 int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r) {
   if (!auto_may_share(config)) return kUntested;
@@ -65,7 +69,7 @@ static std::string with_commas(int64_t n) {
 std::string selector_note(const BackendOptions& options, const Selection& s) {
   if (s.selector != SelectorKind::AUTO) return "";
   if (options.everything_below == kUntested)
-    return "selector auto: dense, since share is not tested on models with recurrent layers";
+    return "selector auto: dense, since share is not tested on models of this kind";
   const std::string tokens = with_commas(options.everything_below);
   if (options.without_auto(s).selector == SelectorKind::DENSE)
     return format("selector auto: dense, since share is faster only beyond %s tokens",

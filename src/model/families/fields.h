@@ -110,7 +110,9 @@ void require_in_gguf(const Fields& fields, const Field& field, const char* expec
 // Refuses a GGUF file without a window above 0.
 void require_window_in_gguf(const Fields& fields, int window, const char* expected);
 
-// Checks that factors are above 0. field: for error texts.
+// The factor of a frequency that does not turn, as GGUF files have it.
+inline constexpr float kNoTurn = 1e30f;
+// Checks that factors are above 0 and at most kNoTurn. field: for error texts.
 void check_factors(const std::vector<float>& factors, const std::string& file,
                    const std::string& field);
 

@@ -1,0 +1,137 @@
+// Gemma 4 (Google DeepMind, 2026), text part of the dense models without per-layer embeddings: five
+// layers with a window to one without, each kind with its own size and number of heads. As Gemma 3,
+// but norms of each head of v without weights, scores that are not scaled, and a factor of each
+// layer's output. Layers without a window may make values with the matrix of the keys, and turn
+// only the first pairs of a head ("proportional" RoPE).
+#include <cmath>
+
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr Field kLocalBase = {"rope.freq_base_swa", nullptr},
+                kLocalDim = {"attention.key_length_swa", nullptr},
+                kLocalValueDim = {"attention.value_length_swa", nullptr},
+                kLocalTurned = {"rope.dimension_count_swa", nullptr},
+                kFullHeads = {nullptr, "num_global_key_value_heads"},
+                kFullDim = {nullptr, "global_head_dim"},
+                kLayerConfig = {nullptr, "per_layer_config"},
+                kKeysAreValues = {nullptr, "attention_k_eq_v"},
+                kSoftcap = {"final_logit_softcapping", "final_logit_softcapping"},
+                kBothWays = {nullptr, "use_bidirectional_attention"},
+                kSharedLayers = {"attention.shared_kv_layers", "num_kv_shared_layers"},
+                kPerLayer = {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
+                kExperts = {"expert_count", "num_experts"},
+                kMixtures = {nullptr, "enable_moe_block"};
+constexpr Field kFields[] = {kLocalBase,    kLocalDim,    kLocalValueDim, kLocalTurned, kFullHeads,
+                             kFullDim,      kLayerConfig, kKeysAreValues, kSoftcap,     kBothWays,
+                             kSharedLayers, kPerLayer,    kExperts,       kMixtures};
+
+void refuse_above_zero(const Fields& f, const Field& field, uint64_t fallback) {
+  if (const uint64_t n = f.integer(field).value_or(f.is_json() ? fallback : 0); n > 0)
+    unsupported(
+        f.file(), f.name_of(field), std::to_string(n) + (f.has(field) ? "" : " (the default)"),
+        "0: riffle runs dense Gemma 4 models such as 31B, but not E2B, E4B and 26B-A4B yet");
+}
+
+void read_kv_heads(const Fields& f, Config* c) {
+  if (!f.is_json()) return;  // read with the other numbers
+  const bool listed = f.has(kLayerConfig);
+  if (!listed && !f.boolean(kKeysAreValues).value_or(false)) return;
+  const auto given = f.integer(kFullHeads);
+  if (!given) return;
+  if (*given < 1 || *given > static_cast<uint64_t>(c->n_heads) ||
+      c->n_heads % static_cast<int>(*given) != 0)
+    bad_model(f.file(), f.name_of(kFullHeads), std::to_string(*given),
+              "a divisor of " + f.name_of(field::kHeads) + " = " + std::to_string(c->n_heads));
+  for (LayerConfig& layer : c->layers)
+    if (layer.window == 0) layer.n_kv_heads = static_cast<int>(*given);
+}
+
+void describe(const Fields& f, int window, Config* c) {
+  require_window_in_gguf(f, window, "the window of five layers in six");
+  refuse_above_zero(f, kSharedLayers, 0);
+  refuse_above_zero(f, kPerLayer, 256);
+  if (!f.is_json() || f.boolean(kMixtures).value_or(false)) refuse_above_zero(f, kExperts, 1);
+  // "vision" lets the tokens of an image see each other; riffle reads text.
+  if (f.is_json() && f.has(kBothWays) && f.string(kBothWays).value_or("") != "vision")
+    unsupported(f.file(), kBothWays.json, "\"" + f.string(kBothWays).value_or("") + "\"",
+                "null or \"vision\"");
+  read_kv_heads(f, c);
+  c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
+  c->value_norm = true;
+  if (f.number(kSoftcap).value_or(0) != 0) c->logit_softcap = positive(f, kSoftcap, 1e6, 0);
+  if (c->ropes.size() == 1) c->ropes.push_back({});
+  Rope& local = c->ropes[1];
+  if (local.theta == 0) local.theta = positive(f, kLocalBase, 1e15, 10000);
+  const bool values_too = f.boolean(kKeysAreValues).value_or(false);
+  for (LayerConfig& layer : c->layers) {
+    const bool full = layer.window == 0;
+    layer.rope = full ? 0 : 1;
+    if (!full) local.head_dim = layer.head_dim;
+    if (f.is_json()) layer.value_is_key = full && values_too;
+    else if (layer.value_is_key && !full)
+      bad_model(f.file(), "tensors blk.*.attn_v.weight", "none in a layer with a window", "one");
+  }
+  if (!f.is_json()) {
+    for (const Field& field : {kLocalValueDim, kLocalTurned})
+      if (const int n = dimension(f, f.name_of(field), kMaxHeadDim, local.head_dim);
+          local.head_dim > 0 && n != local.head_dim)
+        unsupported(f.file(), f.name_of(field), std::to_string(n),
+                    std::to_string(local.head_dim) + ", as " + f.name_of(kLocalDim));
+    if (c->ropes[0].scaling.type != RopeScaling::FACTORS)
+      bad_model(f.file(), "tensor rope_freqs.weight", "none",
+                "the factor of each frequency of layers without a window");
+  }
+  c->set_score_scale(1);
+}
+
+constexpr TensorNames kFolderNames = [] {
+  TensorNames names = kHuggingFacePostNorms;
+  names.output_scale = "layer_scalar";
+  return names;
+}();
+constexpr TensorNames kFileNames = [] {
+  TensorNames names = kGgufNames;
+  names.output_scale = "layer_output_scale.weight";
+  names.fused_in_gguf = false;
+  return names;
+}();
+
+std::vector<std::pair<Field, float>> values(const Config& c, const std::string&) {
+  std::vector<std::pair<Field, float>> all = {{kLocalBase, c.ropes[1].theta}};
+  if (c.logit_softcap > 0) all.push_back({kSoftcap, c.logit_softcap});
+  return all;
+}
+
+}  // namespace
+
+extern const Family kGemma4;
+const Family kGemma4 = {
+    .name = "gemma4",
+    .model_type = "gemma4_text",
+    .class_name = "Gemma4ForCausalLM",
+    .multimodal_type = "gemma4",
+    .multimodal_class = "Gemma4ForConditionalGeneration",
+    .defaults = {131072, 262144, 1e-6, 1e6, 4, 256, true, 8},
+    .full_head_dim = "global_head_dim",
+    .full_head_dim_default = 512,
+    .uneven_kv_heads = true,
+    .value_may_be_key = true,
+    .proportional_rope = true,
+    .post_norm = true,
+    .qk_norm = QkNorm::HEAD,
+    .window = Family::PERIOD,
+    .window_period = 6,
+    .window_default = 512,
+    .activation = Activation::GELU_TANH,
+    .hf_names = &kFolderNames,
+    .gguf_names = &kFileNames,
+    .fields = kFields,
+    .describe = describe,
+    .values = values,
+};
+
+}  // namespace riffle

@@ -1,0 +1,153 @@
+// Gemma 4's configuration: two shapes of heads in one model, in both formats.
+#include "model/families/fields.h"
+#include "tests/import/config_of.h"
+#include "tests/import/edited_gguf.h"
+#include "tests/model/expect_error.h"
+
+using namespace riffle;
+using namespace riffle::test;
+using nlohmann::json;
+
+namespace {
+
+json rope_parameters() {
+  return {
+      {"full_attention",
+       {{"rope_type", "proportional"}, {"rope_theta", 1000000.0}, {"partial_rotary_factor", 0.25}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
+}
+
+// Shaped like the dense model of 31B parameters, as transformers wrote it before 5.24.
+json gemma4_31b() {
+  return {{"architectures", {"Gemma4ForCausalLM"}},
+          {"model_type", "gemma4_text"},
+          {"hidden_size", 5376},
+          {"intermediate_size", 21504},
+          {"num_hidden_layers", 12},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 16},
+          {"head_dim", 256},
+          {"global_head_dim", 512},
+          {"num_global_key_value_heads", 4},
+          {"attention_k_eq_v", true},
+          {"hidden_size_per_layer_input", 0},
+          {"num_kv_shared_layers", 0},
+          {"sliding_window", 1024},
+          {"final_logit_softcapping", 30.0},
+          {"use_bidirectional_attention", "vision"},
+          {"rope_parameters", rope_parameters()}};
+}
+
+void check_31b(const Config& c) {
+  CHECK(c.architecture == "gemma4");
+  CHECK(c.logit_softcap == 30);
+  CHECK(c.value_norm);
+  CHECK(c.embedding_scale == std::sqrt(5376.0f));
+  for (int l = 0; l < c.n_layers; ++l) {
+    INFO("layer " << l);
+    const bool full = l % 6 == 5;
+    CHECK(c.layers[l].window == (full ? 0 : 1024));
+    CHECK(c.head_size(l) == (full ? 512 : 256));
+    CHECK(c.kv_heads(l) == (full ? 4 : 16));
+    CHECK(c.layers[l].value_is_key == full);
+    const Rope& rope = c.ropes[c.layers[l].rope];
+    CHECK(rope.theta == (full ? 1e6f : 1e4f));
+    // The factor stands in q and in k: scores are q.k itself.
+    CHECK(rope.factor * rope.factor == Approx(std::sqrt(full ? 512.0 : 256.0)));
+    REQUIRE(rope.scaling.factors.size() == (full ? 256u : 0u));
+    for (size_t i = 0; i < rope.scaling.factors.size(); ++i)
+      CHECK(rope.scaling.factors[i] == (i < 64 ? 1 : kNoTurn));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Gemma 4: layers without a window have heads of their own", "[families]") {
+  check_31b(config_of(gemma4_31b()));
+  // As transformers 5.24 writes it.
+  json config = gemma4_31b();
+  config.erase("global_head_dim");
+  config.erase("num_global_key_value_heads");
+  for (const char* layer : {"5", "11"})
+    config["per_layer_config"][layer] = {{"head_dim", 512}, {"num_key_value_heads", 4}};
+  check_31b(config_of(config));
+  // The number of KV heads is another one only together with values that are keys.
+  config = gemma4_31b();
+  config["attention_k_eq_v"] = false;
+  const Config c = config_of(config);
+  CHECK(c.kv_heads(5) == 16);
+  CHECK(c.head_size(5) == 512);
+  CHECK_FALSE(c.layers[5].value_is_key);
+}
+
+TEST_CASE("Gemma 4: what riffle lacks is refused by name", "[families]") {
+  const auto refused = [](const char* key, const json& value,
+                          const std::vector<std::string>& words) {
+    INFO(key);
+    json config = gemma4_31b();
+    config[key] = value;
+    expect_error(RIFFLE_UNSUPPORTED, words, [&] { config_of(config); });
+  };
+  refused("hidden_size_per_layer_input", 256, {"hidden_size_per_layer_input", "256", "E2B"});
+  refused("num_kv_shared_layers", 4, {"num_kv_shared_layers", "4", "E2B"});
+  refused("use_bidirectional_attention", "all", {"use_bidirectional_attention", "\"all\""});
+  json config = gemma4_31b();
+  config.erase("hidden_size_per_layer_input");
+  expect_error(RIFFLE_UNSUPPORTED, {"hidden_size_per_layer_input", "256 (the default)"},
+               [&] { config_of(config); });
+  config = gemma4_31b();
+  config["enable_moe_block"] = true;
+  config["num_experts"] = 128;
+  expect_error(RIFFLE_UNSUPPORTED, {"num_experts", "128", "26B-A4B"}, [&] { config_of(config); });
+}
+
+TEST_CASE("Gemma 4: contradictions in a folder", "[families]") {
+  const auto bad = [](riffle_status status, const char* layer, const json& changes,
+                      const std::vector<std::string>& words) {
+    json config = gemma4_31b();
+    for (const char* name : {"5", "11"}) config["per_layer_config"][name] = {{"head_dim", 512}};
+    config["per_layer_config"][layer] = changes;
+    INFO(config["per_layer_config"].dump());
+    expect_error(status, words, [&] { config_of(config); });
+  };
+  bad(RIFFLE_UNSUPPORTED, "4", {{"head_dim", 512}}, {"per_layer_config.4", "window"});
+  bad(RIFFLE_UNSUPPORTED, "12", {{"head_dim", 512}}, {"per_layer_config", "3 layers", "the 2"});
+  bad(RIFFLE_UNSUPPORTED, "11", {{"head_dim", 512}, {"num_attention_heads", 8}},
+      {"per_layer_config.11.num_attention_heads"});
+  bad(RIFFLE_UNSUPPORTED, "11", 7, {"per_layer_config.11", "7", "an object"});
+  json config = gemma4_31b();
+  config["num_global_key_value_heads"] = 5;
+  expect_error(RIFFLE_BAD_MODEL,
+               {"num_global_key_value_heads", "5", "a divisor of num_attention_heads = 32"},
+               [&] { config_of(config); });
+  config = gemma4_31b();
+  config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 1.5;
+  expect_error(RIFFLE_BAD_MODEL, {"partial_rotary_factor", "1.5"}, [&] { config_of(config); });
+}
+
+TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
+  const std::string a = "gemma4.";
+  const Config c = EditedGguf("gemma4").config();
+  CHECK(c.head_size(0) == 16);
+  CHECK(c.head_size(2) == 32);
+  CHECK(c.kv_heads(0) == 2);
+  CHECK(c.kv_heads(2) == 1);
+  CHECK(c.layers[2].value_is_key);
+  CHECK_FALSE(EditedGguf("gemma4_untied").config().layers[3].value_is_key);
+  const auto bad = [&](riffle_status status, const std::string& key, uint32_t value,
+                       const std::vector<std::string>& words) {
+    INFO(key);
+    EditedGguf file("gemma4");
+    file.u32(a + key, value);
+    expect_error(status, words, [&] { file.config(); });
+  };
+  bad(RIFFLE_UNSUPPORTED, "attention.shared_kv_layers", 2, {"shared_kv_layers", "2", "E2B"});
+  bad(RIFFLE_UNSUPPORTED, "embedding_length_per_layer_input", 256, {"256", "E2B"});
+  bad(RIFFLE_UNSUPPORTED, "expert_count", 8, {"expert_count", "8", "26B-A4B"});
+  bad(RIFFLE_UNSUPPORTED, "attention.value_length_swa", 8, {"value_length_swa", "8", "16"});
+  bad(RIFFLE_UNSUPPORTED, "rope.dimension_count_swa", 8, {"dimension_count_swa", "8", "16"});
+  bad(RIFFLE_BAD_MODEL, "attention.sliding_window", 0, {"sliding_window"});
+  EditedGguf file("gemma4");
+  file.erase(a + "attention.key_length_swa");
+  expect_error(RIFFLE_BAD_MODEL, {"attention.key_length_swa", "none"}, [&] { file.config(); });
+}
