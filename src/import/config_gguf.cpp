@@ -260,7 +260,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   if (!architecture) bad_model(file, "general.architecture", "none", known_architectures());
   const std::string a(*architecture);
   const Family* found = family_of_architecture(a);
-  if (!found) unsupported(file, "general.architecture", "\"" + a + "\"", known_architectures());
+  if (!found) unsupported(file, "general.architecture", lacking_family(a), known_architectures());
   const Family& family = *found;
   refuse_unknown_options(gguf, family);
   *vocab = gguf_vocab(gguf);

@@ -160,7 +160,7 @@ const Family& family_of(const std::string& file, const Json& config, const Json*
   if (!type) bad_model(file, "model_type", "none", known_model_types());
   if (!text) {
     const Family* family = family_of_model_type(*type);
-    if (!family) unsupported(file, "model_type", "\"" + *type + "\"", known_model_types());
+    if (!family) unsupported(file, "model_type", lacking_family(*type), known_model_types());
     check_class(file, config, family->class_name);
     return *family;
   }

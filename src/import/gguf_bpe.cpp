@@ -28,7 +28,8 @@ constexpr std::initializer_list<std::string_view> kLlama3 = {kLlama3Pattern},
                                                   kQwen35 = {kQwen35Pattern},
                                                   kSmolLm = {kDigitPattern, kGpt2Pattern},
                                                   kGpt2 = {kGpt2Pattern}, kCased = {kCasedPattern},
-                                                  kTekken = {kTekkenPattern};
+                                                  kTekken = {kTekkenPattern},
+                                                  kSeed = {kSeedPattern};
 constexpr std::initializer_list<std::string_view> kDeepSeekLlm = {
     kLineEndPattern,       kCasedLettersPattern, kWidePunctuationPattern,
     kTrailingSpacePattern, kHanHangulPattern,    kDigitPattern};
@@ -53,6 +54,7 @@ constexpr Family kFamilies[] = {
     {"deepseek-coder", false, kDeepSeekCoder, false, false},
     {"gpt-4o", false, kCased, false, false},
     {"llama4", false, kCased, false, false},
+    {"seed-coder", false, kSeed, false, false},
     {"default", false, kDefault, false, false},
     {"smaug-bpe", false, kLlama3, false, false},
     {"falcon3", false, kLlama3, true, true},

@@ -32,6 +32,26 @@ TEST_CASE("GGUF: an attention factor that older converters write whole", "[famil
   CHECK(llama.config().ropes[0].scaling.attention_factor == 1.5f * usual.attention_factor);
 }
 
+TEST_CASE("families that riffle lacks are refused with what they need", "[families][gguf]") {
+  for (const auto& [name, needs] :
+       {std::pair{"deepseek2", "multi-head latent attention, which riffle lacks"},
+        {"gemma2", "soft caps of attention scores, which riffle lacks"},
+        {"glm4", "RoPE of neighbouring dimensions"}}) {
+    EditedGguf file("llama3");
+    file.text("general.architecture", name);
+    expect_error(RIFFLE_UNSUPPORTED, {"general.architecture", name, needs, "\"llama\""},
+                 [&] { file.config(); });
+    nlohmann::json config = tiny_checkpoint("llama3").config;
+    config["model_type"] = name == std::string("deepseek2") ? "deepseek_v3" : name;
+    expect_error(RIFFLE_UNSUPPORTED, {"model_type", needs, "\"llama\""},
+                 [&] { config_of(config); });
+  }
+  EditedGguf file("llama3");
+  file.text("general.architecture", "unheard-of");
+  expect_error(RIFFLE_UNSUPPORTED, {"found \"unheard-of\", expected \"llama\""},
+               [&] { file.config(); });
+}
+
 TEST_CASE("GGUF: a family's biases may not be missing", "[families][gguf]") {
   EditedGguf qwen("qwen2");
   CHECK(qwen.config().qkv_bias);

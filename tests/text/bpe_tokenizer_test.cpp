@@ -151,9 +151,10 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
 }
 
 const char* const kNames[] = {
-    "llama3",           "qwen2",     "qwen35",  "smollm", "gpt2",         "flags",
-    "splits",           "behaviors", "cased",   "tekken", "deepseek_llm", "deepseek_coder",
-    "llamacpp_default", "llama2",    "mistral", "yi",     "gemma4",       "metaspace"};
+    "llama3",       "qwen2",          "qwen35",           "smollm", "gpt2",
+    "flags",        "splits",         "behaviors",        "cased",  "tekken",
+    "deepseek_llm", "deepseek_coder", "llamacpp_default", "llama2", "mistral",
+    "yi",           "gemma4",         "metaspace",        "seed"};
 
 }  // namespace
 
@@ -194,6 +195,7 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
                                   {"deepseek_llm", "deepseek-llm"},
                                   {"deepseek_coder", "deepseek-coder"},
                                   {"gemma4", "gemma4"},
+                                  {"seed", "seed-coder"},
                                   {"llamacpp_default", "default"},
                                   {"llamacpp_default", ""}}) {
     const json spec = json::parse(read_file(kFolder + name + ".json"));

@@ -6,7 +6,7 @@ namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
-    kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4;
+    kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4, kSeedOss;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
@@ -16,7 +16,8 @@ static constexpr const Family* kFamilies[] = {
     &kGranite,       &kMistral3,  &kPhi3,         &kGemma3,    &kOlmo3,
     &kOlmo2,         &kExaone4,   &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
     &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
-    &kGraniteHybrid, &kNemotronH, &kNemotronHMoe, &kQwen3Next, &kGemma4};
+    &kGraniteHybrid, &kNemotronH, &kNemotronHMoe, &kQwen3Next, &kGemma4,
+    &kSeedOss};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -51,6 +52,45 @@ static std::string one_of(const std::vector<const char*>& all) {
   for (size_t i = 0; i < names.size(); ++i)
     text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
   return text;
+}
+
+// Families that people ask for and riffle does not run, by both of their names.
+static constexpr struct {
+  const char *architecture, *model_type, *needs;
+} kLacking[] = {
+    {"gemma2", "gemma2", "soft caps of attention scores"},
+    {"gemma3n", "gemma3n", "per-layer embeddings and alternating updates"},
+    {"llama4", "llama4", "attention within chunks"},
+    {"deepseek2", "deepseek_v2", "multi-head latent attention"},
+    {"deepseek2", "deepseek_v3", "multi-head latent attention"},
+    {"deepseek2", "glm4_moe_lite", "multi-head latent attention"},
+    {"deepseek2", "kimi_k2", "multi-head latent attention"},
+    {"deepseek32", "deepseek_v32", "multi-head latent attention chosen by an indexer"},
+    {"glm-dsa", "glm_moe_dsa", "multi-head latent attention chosen by an indexer"},
+    {"kimi-linear", "kimi_linear", "Kimi delta attention"},
+    {"command-r", "cohere", "attention next to the FFN, and norms that subtract the mean"},
+    {"cohere2", "cohere2", "attention next to the FFN, and norms that subtract the mean"},
+    {"cohere2moe", "cohere2_moe", "attention next to the FFN, and norms that subtract the mean"},
+    {"glm4", "glm4", "RoPE of neighbouring dimensions in a part of each head"},
+    {"ernie4_5", "ernie4_5", "RoPE of neighbouring dimensions"},
+    {"ernie4_5-moe", "ernie4_5_moe", "RoPE of neighbouring dimensions"},
+    {"hunyuan-dense", "hunyuan_v1_dense", "norms of q and k after RoPE"},
+    {"hunyuan-moe", "hunyuan_v1_moe", "norms of q and k after RoPE"},
+    {"apertus", "apertus", "xIELU activations"},
+    {"laguna", "laguna", "a number of query heads for each layer"},
+    {"mamba", "mamba", "Mamba-1 layers"},
+    {"jamba", "jamba", "Mamba-1 layers"},
+    {"falcon-h1", "falcon_h1", "attention and Mamba-2 next to each other"},
+    {"rwkv7", "rwkv7", "RWKV layers"},
+    {"bitnet", "bitnet", "weights of three values"},
+};
+
+std::string lacking_family(std::string_view name) {
+  const std::string quoted = "\"" + std::string(name) + "\"";
+  for (const auto& family : kLacking)
+    if (name == family.architecture || name == family.model_type)
+      return quoted + " (" + family.needs + ", which riffle lacks)";
+  return quoted;
 }
 
 std::string known_architectures() {
