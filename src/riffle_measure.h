@@ -61,8 +61,8 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
 
 /* ---- prompts */
 
-/* Sets `prefill_share` for the prompts that follow (0: they read all keys). RIFFLE_BAD_ARGUMENT
-   without `prefill_selector` tiles, and for a share outside 0 to 1. */
+/* Sets `prefill_share` for later prompts; with 0 they read all keys. Returns RIFFLE_BAD_ARGUMENT if
+   `prefill_selector` is not tiles, or unless 0 <= share < 1. */
 RIFFLE_API riffle_status riffle_set_prefill_share(riffle_context* context, float share);
 
 /* ---- timers */

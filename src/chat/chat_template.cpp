@@ -17,7 +17,7 @@ constexpr struct {
     {"<think>", "</think>", "</think>"},
     {"[THINK]", "[/THINK]", "[/THINK]"},
     {"<seed:think>", "</seed:think>", "</seed:think>"},
-    // Gemma 4: the name of a channel.
+    // Gemma 4 puts its reasoning into a channel named thought.
     {"<|channel>thought\n", "<channel|>", "<|channel>thought\\n"},
     {"<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"},
     // gpt-oss: every part of an answer is a message of its own with the name of a channel.

@@ -237,7 +237,7 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
   t.add({"heads",
          text_of("%d of %d, KV heads %d", i.id("n_heads"), i.id("head_dim"), i.id("n_kv_heads")) +
              (i.count("window_head_dim") > 0
-                  ? text_of("; in layers with a window of %d, KV heads %d", i.id("window_head_dim"),
+                  ? text_of("; of %d, KV heads %d in layers with a window", i.id("window_head_dim"),
                             i.id("window_n_kv_heads"))
                   : "")});
   if (const std::string more = attention_text(i); !more.empty()) t.add({"attention", more});

@@ -165,7 +165,8 @@ int64_t Engine::pool_room(size_t n) const {
 
 void Engine::set_prefill_share(float share) {
   if (!options_.chooses_tiles())
-    fail(RIFFLE_BAD_ARGUMENT, "a share of key tiles: expected `prefill_selector` tiles");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "`prefill_share` is set, but `prefill_selector` is not tiles: expected tiles");
   if (!(share >= 0 && share < 1))
     fail(RIFFLE_BAD_ARGUMENT, "`prefill_share` is %g, expected at least 0, less than 1",
          static_cast<double>(share));

@@ -237,7 +237,8 @@ class Engine {
   // an id is not in the vocabulary or a run has begun; RIFFLE_CONTEXT_FULL.
   void require_prompt(int64_t n0, std::span<const int32_t> tokens) const;
   void set_selection(const Selection& selection);
-  // For prompts from now on. Throws RIFFLE_BAD_ARGUMENT unless `prefill_selector` is tiles.
+  // Sets `prefill_share` for later prompts. Throws RIFFLE_BAD_ARGUMENT unless `prefill_selector` is
+  // tiles.
   void set_prefill_share(float share);
   // From now on each row of each layer of every step is reported. coverage: also reports the share
   // of the attention weight that was read, which takes a read of all blocks. An empty report ends

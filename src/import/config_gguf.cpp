@@ -308,7 +308,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   set_layers(family, window, windowed_layers(gguf, fields.name_of(field::kWindowed), c.n_layers),
              &c);
   if (family.full_head_dim) {
-    const int windowed = dimension(fields, a + ".attention.key_length_swa", kMaxHeadDim);
+    const int windowed = head_dimension(fields, a + ".attention.key_length_swa", 0, c);
     for (LayerConfig& layer : c.layers)
       if (layer.window > 0) layer.head_dim = windowed;
   }

@@ -27,8 +27,10 @@ class JsonFields : public Fields {
   std::optional<uint64_t> integer(const std::string& name) const override {
     const Json* value = at(name);
     if (!value && name == field::kLayers.json) return listed_layers();
-    if (!value && name == "global_head_dim") return of_named_layers(field::kHeadDim.json);
-    if (!value && name == "num_global_key_value_heads")
+    // per_layer_config goes first, which transformers does too.
+    if (find(object_, kLayerConfig) && name == "global_head_dim")
+      return of_named_layers(field::kHeadDim.json);
+    if (find(object_, kLayerConfig) && name == "num_global_key_value_heads")
       return of_named_layers(field::kKvHeads.json);
     if (!value) return std::nullopt;
     if (!value->is_unsigned()) bad_model(file_, name, shown(*value), "a whole number from 0");
@@ -81,7 +83,7 @@ class JsonFields : public Fields {
       if (!value->is_unsigned()) bad_model(file_, name, shown(*value), "a whole number from 0");
       if (common.value_or(value->whole()) != value->whole())
         unsupported(file_, name, shown(*value),
-                    std::to_string(*common) + ", as in the layer before");
+                    std::to_string(*common) + ", as in an earlier entry");
       common = value->whole();
     }
     return common;
@@ -344,18 +346,15 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
     also({"factor", "original_max_position_embeddings", "attention_factor", "short_factor",
           "long_factor"});
   } else if (type == "proportional" && family.proportional_rope) {
-    also({"partial_rotary_factor"});
+    s.type = RopeScaling::FACTORS, also({"partial_rotary_factor"});
     const double share = fields.number("partial_rotary_factor").value_or(1);
-    const int pairs = c->head_dim / 2;
     if (!(share > 0) || !(share <= 1))
       bad_model(file, where + ".partial_rotary_factor", format("%g", share), "above 0, at most 1");
-    s.type = RopeScaling::FACTORS;
-    s.factors.assign(pairs, kNoTurn);
-    std::fill_n(s.factors.begin(), static_cast<int>(share * pairs), 1.0f);
-    return;
+    s.factors = proportional_factors(c->head_dim, share);
   } else if (type != "default") {
     unsupported(file, where + (named ? ".rope_type" : ".type"), "\"" + type + "\"",
-                "\"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" or \"longrope\"");
+                std::string(family.proportional_rope ? "\"proportional\", " : "") +
+                    "\"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" or \"longrope\"");
   }
   for (const auto& [name, value] : rope.members()) {
     if (value.is_null() || std::find(known.begin(), known.end(), name) != known.end()) continue;
@@ -363,7 +362,7 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
     unsupported(file, where + "." + name, shown(value), "none, with type \"" + type + "\"");
   }
   s.truncated = fields.boolean("truncate").value_or(true);
-  if (s.type == RopeScaling::NONE) return;
+  if (s.type == RopeScaling::NONE || s.type == RopeScaling::FACTORS) return;
   s.original_ctx = original_ctx(fields, JsonFields(file, config), where, family, c->n_ctx);
   s.factor =
       number("factor",
@@ -410,12 +409,13 @@ void check_layer_config(const std::string& file, const Json& config, const Famil
   if (!family.full_head_dim || !layers->is_object())
     unsupported(file, kLayerConfig, shown(*layers),
                 family.full_head_dim ? "an object" : "none, as riffle does not know the option");
-  size_t found = 0, full = 0;
+  size_t found = 0;
   for (int l = 0; l < c.n_layers; ++l) {
-    full += c.layers[l].window == 0;
     const Json* const changes = find(*layers, std::to_string(l));
-    if (!changes) continue;
     const std::string name = std::string(kLayerConfig) + "." + std::to_string(l);
+    if (!changes && c.layers[l].window == 0)
+      unsupported(file, name, "none", "an object, since the layer has no window");
+    if (!changes) continue;
     if (!changes->is_object() || c.layers[l].window > 0)
       unsupported(file, name, shown(*changes),
                   c.layers[l].window > 0 ? "none, since the layer has a window" : "an object");
@@ -425,9 +425,13 @@ void check_layer_config(const std::string& file, const Json& config, const Famil
         unsupported(file, name + "." + key, shown(value),
                     "none, as riffle does not know the option");
   }
-  if (found != full || found != layers->size())
-    unsupported(file, kLayerConfig, std::to_string(layers->size()) + " layers",
-                "the " + std::to_string(full) + " without a window");
+  if (found == layers->size()) return;
+  for (const auto& [layer, changes] : layers->members()) {
+    const int l = std::atoi(layer.c_str());
+    if (l < 0 || l >= c.n_layers || std::to_string(l) != layer)
+      unsupported(file, std::string(kLayerConfig) + "." + layer, shown(changes),
+                  "only layers without a window, below " + std::to_string(c.n_layers));
+  }
 }
 
 // Reads the share of each head that is rotated. rope: the parameters of RoPE, or null.
@@ -561,8 +565,7 @@ static Config language_model(const std::string& file, const Json& config, const 
                   family.defaults, &c);
   const int windowed_head_dim = c.head_dim;
   if (family.full_head_dim)
-    c.head_dim =
-        dimension(flat_fields, family.full_head_dim, kMaxHeadDim, family.full_head_dim_default);
+    c.head_dim = head_dimension(flat_fields, family.full_head_dim, family.full_head_dim_default, c);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
   const auto rope_part = [&](const Json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);

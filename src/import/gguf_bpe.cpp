@@ -156,9 +156,8 @@ bool is_gemma4(const BpeSpec& spec) {
 
 BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
   const std::string& file = gguf.file.name;
-  if (gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(false)) {
-    unsupported(file, "tokenizer.ggml.add_space_prefix", "true",
-                "false for models \"gpt2\" and \"gemma4\"");
+  if (gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(false) && !vocab.options.merged) {
+    unsupported(file, "tokenizer.ggml.add_space_prefix", "true", "false for model \"gpt2\"");
   }
   BpeSpec spec;
   spec.where = file;
@@ -173,8 +172,10 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
   spec.pieces = std::move(vocab.pieces);
   spec.bos_id = options.bos_id;
   spec.eos_id = options.eos_id;
-  spec.add_bos =
-      options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(spec.add_bos);
+  // Early files of Gemma 4 say that texts begin without BOS, which the model needs.
+  const bool add_bos =
+      options.merged || gguf.boolean("tokenizer.ggml.add_bos_token").value_or(spec.add_bos);
+  spec.add_bos = options.bos_id >= 0 && add_bos;
 
   for (size_t id = 0; id < spec.pieces.size(); id++) {
     VocabPiece& piece = spec.pieces[id];

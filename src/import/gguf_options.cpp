@@ -128,7 +128,10 @@ void refuse_unknown_options(const GgufFile& gguf, const Family& family) {
   });
   // Other ids name tokens for uses that riffle does not have (padding, filling in the middle);
   // Ollama's converter writes lists of any.
-  refuse_below(gguf, "tokenizer.ggml.", [](std::string_view name) {
+  // In Gemma 4's files: placeholders of images and sound, which answers to text do not draw.
+  const bool suppresses = gguf.string("tokenizer.ggml.model") == "gemma4";
+  refuse_below(gguf, "tokenizer.ggml.", [&](std::string_view name) {
+    if (suppresses && name == "suppress_tokens") return true;
     return holds(kTokenizerKeys, name) || name.ends_with("_token_id") ||
            name.ends_with("_token_ids");
   });

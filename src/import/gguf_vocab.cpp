@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "import/end_tokens.h"
+#include "text/added_tokens.h"
 #include "text/sentencepiece_model.h"
 #include "util/error.h"
 
@@ -111,6 +112,15 @@ void mark_spaces(std::vector<VocabPiece>& pieces) {
 
 }  // namespace
 
+// Ollama's converter marks the bytes of Gemma 4's vocabulary as ordinary pieces, and all special
+// tokens as control tokens.
+static void correct_type(VocabPiece* piece) {
+  if (piece->type == VocabPiece::NORMAL && byte_of_piece(piece->text) >= 0)
+    piece->type = VocabPiece::BYTE;
+  if (piece->type == VocabPiece::CONTROL && is_part_of_answers(piece->text))
+    piece->type = VocabPiece::USER_DEFINED;
+}
+
 GgufVocab gguf_vocab(const GgufFile& gguf) {
   constexpr uint64_t kMaxPieces = 1 << 22;
   const std::string& name = gguf.file.name;
@@ -119,7 +129,9 @@ GgufVocab gguf_vocab(const GgufFile& gguf) {
   GgufVocab vocab;
   VocabOptions& options = vocab.options;
   options.byte_level = *model == "gpt2";
-  options.merged = *model == "gemma4";
+  // Ollama's converter names Gemma 4's tokenizer only as a pre-tokenizer.
+  options.merged =
+      *model == "gemma4" || (*model == "llama" && gguf.string("tokenizer.ggml.pre") == "gemma4");
   if (*model != "llama" && !options.byte_level && !options.merged) {
     unsupported(name, "tokenizer.ggml.model", "\"" + std::string(*model) + "\"",
                 "\"llama\" (sentencepiece), \"gpt2\" (byte-level BPE) or \"gemma4\"");
@@ -164,6 +176,7 @@ GgufVocab gguf_vocab(const GgufFile& gguf) {
     pieces[i] = {
         std::string((*tokens)[i]), score,
         text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
+    if (options.merged) correct_type(&pieces[i]);
   }
   mark_padding(pieces);
   if (scored) mark_spaces(pieces);

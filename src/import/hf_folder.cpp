@@ -69,11 +69,12 @@ TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
   return names;
 }
 
-// Tells whether a tensor belongs to the part that reads images, which riffle does not load.
+// Tells whether a tensor belongs to a part that reads images or sound, which riffle does not load.
 bool reads_images(std::string_view tensor) {
   if (tensor.starts_with("model.")) tensor.remove_prefix(6);
-  for (const char* part : {"vision_tower.", "multi_modal_projector.", "vision_adapter.",
-                           "vision_projection.", "visual."})
+  for (const char* part :
+       {"vision_tower.", "multi_modal_projector.", "vision_adapter.", "vision_projection.",
+        "visual.", "embed_vision.", "vision_embedder.", "audio_tower.", "embed_audio."})
     if (tensor.starts_with(part)) return true;
   return false;
 }

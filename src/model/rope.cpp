@@ -87,7 +87,8 @@ RopeFrequencies rope_frequencies(const Rope& rope, int head_dim, int64_t n_ctx) 
     r.frequency[j] =
         1.0f / std::pow(theta, static_cast<float>(2 * j) / static_cast<float>(rotated));
   const auto divide = [&](const std::vector<float>& factors) {
-    for (size_t j = 0; j < factors.size(); ++j) r.frequency[j] /= factors[j];
+    for (size_t j = 0; j < std::min(factors.size(), r.frequency.size()); ++j)
+      r.frequency[j] /= factors[j];
   };
   if (s.type == RopeScaling::LINEAR) {  // Chen et al., arXiv 2306.15595
     for (float& f : r.frequency) f /= s.factor;

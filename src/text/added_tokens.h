@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,14 @@
 #include "text/tokenizer.h"
 
 namespace riffle {
+
+// Tells whether programs must see a control token in an answer: those around Gemma 4's reasoning
+// and tool calls. GGUF files by llama.cpp's converter mark them as user-defined.
+inline bool is_part_of_answers(std::string_view text) {
+  constexpr std::string_view kNames[] = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
+                                         "<|\"|>"};
+  return std::ranges::find(kNames, text) != std::end(kNames);
+}
 
 // Finds which of some spellings a text begins with.
 class Spellings {

@@ -158,14 +158,6 @@ class Reader {
     }
   }
 
-  // Control tokens that programs must see in an answer: around Gemma 4's reasoning and tool calls.
-  // Its GGUF files mark them as user-defined.
-  static bool is_part_of_answers(std::string_view text) {
-    constexpr std::string_view kNames[] = {"<|channel>", "<channel|>", "<|tool_call>",
-                                           "<tool_call|>", "<|\"|>"};
-    return std::ranges::find(kNames, text) != std::end(kNames);
-  }
-
   void read_added() {
     const Json* list = top_.get("added_tokens");
     if (!list) return;

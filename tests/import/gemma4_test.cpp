@@ -52,7 +52,7 @@ void check_31b(const Config& c) {
     CHECK(c.layers[l].value_is_key == full);
     const Rope& rope = c.ropes[c.layers[l].rope];
     CHECK(rope.theta == (full ? 1e6f : 1e4f));
-    // The factor stands in q and in k: scores are q.k itself.
+    // Scores are q.k / sqrt(head_dim); the factor, once in q and once in k, undoes that.
     CHECK(rope.factor * rope.factor == Approx(std::sqrt(full ? 512.0 : 256.0)));
     REQUIRE(rope.scaling.factors.size() == (full ? 256u : 0u));
     for (size_t i = 0; i < rope.scaling.factors.size(); ++i)
@@ -64,14 +64,14 @@ void check_31b(const Config& c) {
 
 TEST_CASE("Gemma 4: layers without a window have heads of their own", "[families]") {
   check_31b(config_of(gemma4_31b()));
-  // As transformers 5.24 writes it.
+  // transformers 5.24 writes it so.
   json config = gemma4_31b();
   config.erase("global_head_dim");
   config.erase("num_global_key_value_heads");
   for (const char* layer : {"5", "11"})
     config["per_layer_config"][layer] = {{"head_dim", 512}, {"num_key_value_heads", 4}};
   check_31b(config_of(config));
-  // The number of KV heads is another one only together with values that are keys.
+  // num_global_key_value_heads counts only if attention_k_eq_v is true.
   config = gemma4_31b();
   config["attention_k_eq_v"] = false;
   const Config c = config_of(config);
@@ -93,12 +93,54 @@ TEST_CASE("Gemma 4: what riffle lacks is refused by name", "[families]") {
   refused("use_bidirectional_attention", "all", {"use_bidirectional_attention", "\"all\""});
   json config = gemma4_31b();
   config.erase("hidden_size_per_layer_input");
-  expect_error(RIFFLE_UNSUPPORTED, {"hidden_size_per_layer_input", "256 (the default)"},
+  expect_error(RIFFLE_UNSUPPORTED, {"hidden_size_per_layer_input", "none, which means 256"},
                [&] { config_of(config); });
   config = gemma4_31b();
   config["enable_moe_block"] = true;
   config["num_experts"] = 128;
-  expect_error(RIFFLE_UNSUPPORTED, {"num_experts", "128", "26B-A4B"}, [&] { config_of(config); });
+  expect_error(RIFFLE_UNSUPPORTED, {"enable_moe_block", "true", "26B-A4B"},
+               [&] { config_of(config); });
+}
+
+TEST_CASE("Gemma 4: RoPE that GGUF has no fields for is refused", "[families]") {
+  json config = gemma4_31b();
+  config.erase("rope_parameters");
+  check_31b(config_of(config));  // transformers' default
+  const auto refused = [](const char* pointer, const json& value,
+                          const std::vector<std::string>& words) {
+    INFO(pointer);
+    json changed = gemma4_31b();
+    changed[json::json_pointer(pointer)] = value;
+    expect_error(RIFFLE_UNSUPPORTED, words, [&] { config_of(changed); });
+  };
+  refused("/rope_parameters/full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}},
+          {"full_attention.rope_type", "\"proportional\""});
+  refused("/rope_parameters/full_attention/factor", 8, {"full_attention.factor", "8"});
+  // Its factors would be those of another head size.
+  refused("/rope_parameters/sliding_attention",
+          {{"rope_type", "proportional"}, {"rope_theta", 1e4}},
+          {"sliding_attention.rope_type", "\"default\""});
+  refused("/rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}, {"no rope_scaling"});
+  config = gemma4_31b();
+  config["num_hidden_layers"] = 13;
+  expect_error(RIFFLE_UNSUPPORTED, {"layer_types", "last layer"}, [&] { config_of(config); });
+}
+
+TEST_CASE("Gemma 4: the 12B model has names of its own", "[families][multimodal]") {
+  json config = gemma4_31b();
+  config["model_type"] = "gemma4_unified_text";
+  config["architectures"] = {"Gemma4UnifiedForCausalLM"};
+  config.erase("hidden_size_per_layer_input");
+  check_31b(config_of(config));
+  const json whole = {{"model_type", "gemma4_unified"},
+                      {"architectures", {"Gemma4UnifiedForConditionalGeneration"}},
+                      {"text_config", config}};
+  json text = whole;
+  text["text_config"].erase("architectures");
+  const Config c = config_of(text);
+  check_31b(c);
+  CHECK(c.text_part);
+  CHECK(c.n_ctx == 262144);
 }
 
 TEST_CASE("Gemma 4: contradictions in a folder", "[families]") {
@@ -111,7 +153,7 @@ TEST_CASE("Gemma 4: contradictions in a folder", "[families]") {
     expect_error(status, words, [&] { config_of(config); });
   };
   bad(RIFFLE_UNSUPPORTED, "4", {{"head_dim", 512}}, {"per_layer_config.4", "window"});
-  bad(RIFFLE_UNSUPPORTED, "12", {{"head_dim", 512}}, {"per_layer_config", "3 layers", "the 2"});
+  bad(RIFFLE_UNSUPPORTED, "12", {{"head_dim", 512}}, {"per_layer_config.12", "without a window"});
   bad(RIFFLE_UNSUPPORTED, "11", {{"head_dim", 512}, {"num_attention_heads", 8}},
       {"per_layer_config.11.num_attention_heads"});
   bad(RIFFLE_UNSUPPORTED, "11", 7, {"per_layer_config.11", "7", "an object"});
@@ -120,6 +162,9 @@ TEST_CASE("Gemma 4: contradictions in a folder", "[families]") {
   expect_error(RIFFLE_BAD_MODEL,
                {"num_global_key_value_heads", "5", "a divisor of num_attention_heads = 32"},
                [&] { config_of(config); });
+  config = gemma4_31b();
+  config["global_head_dim"] = 511;
+  expect_error(RIFFLE_BAD_MODEL, {"global_head_dim", "511", "even"}, [&] { config_of(config); });
   config = gemma4_31b();
   config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 1.5;
   expect_error(RIFFLE_BAD_MODEL, {"partial_rotary_factor", "1.5"}, [&] { config_of(config); });
@@ -147,6 +192,8 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
   bad(RIFFLE_UNSUPPORTED, "attention.value_length_swa", 8, {"value_length_swa", "8", "16"});
   bad(RIFFLE_UNSUPPORTED, "rope.dimension_count_swa", 8, {"dimension_count_swa", "8", "16"});
   bad(RIFFLE_BAD_MODEL, "attention.sliding_window", 0, {"sliding_window"});
+  bad(RIFFLE_BAD_MODEL, "attention.key_length_swa", 15, {"key_length_swa", "15", "even"});
+  bad(RIFFLE_BAD_MODEL, "attention.key_length_swa", 0, {"key_length_swa", "0"});
   EditedGguf file("gemma4");
   file.erase(a + "attention.key_length_swa");
   expect_error(RIFFLE_BAD_MODEL, {"attention.key_length_swa", "none"}, [&] { file.config(); });

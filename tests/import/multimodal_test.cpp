@@ -118,8 +118,8 @@ TEST_CASE("images: what riffle lacks is refused by name", "[multimodal]") {
   };
   refused(RIFFLE_UNSUPPORTED, "/model_type", "llava",
           {"config.json: model_type", "\"llava\"",
-           "\"mistral3\", \"gemma3\", \"muse_glimmer\", \"qwen3_5\", \"qwen3_5_moe\" or "
-           "\"gemma4\""});
+           "\"mistral3\", \"gemma3\", \"muse_glimmer\", \"qwen3_5\", \"qwen3_5_moe\", "
+           "\"gemma4\" or \"gemma4_unified\""});
   refused(RIFFLE_UNSUPPORTED, "/text_config/model_type", "llama",
           {"config.json: text_config.model_type", "\"llama\"", "\"gemma3_text\""});
   refused(RIFFLE_UNSUPPORTED, "/architectures", {"Gemma3ForCausalLM"},

@@ -41,8 +41,8 @@ static void for_each_weight(const Weights& w, F&& f) {
     for (const Tensor& t : l.mix) f(t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
-                            &l.q_norm, &l.k_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2,
-                            &l.router_bias, &l.choice_bias, &l.shared_gate, &l.sinks})
+                            &l.q_norm, &l.k_norm, &l.v_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1,
+                            &l.b3, &l.b2, &l.router_bias, &l.choice_bias, &l.shared_gate, &l.sinks})
       if (t->data) f(*t);
   if (w.embedding_norm.data) f(w.embedding_norm);
   f(w.final_norm);

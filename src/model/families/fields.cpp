@@ -42,6 +42,16 @@ float positive(const Fields& fields, const Field& field, double max, double fall
   return positive(fields, fields.name_of(field), max, fallback);
 }
 
+int head_dimension(const Fields& fields, const std::string& name, int fallback, const Config& c) {
+  const int d = dimension(fields, name, kMaxHeadDim, fallback);
+  if (d % 2 != 0) bad_model(fields.file(), name, std::to_string(d), "an even number");
+  if (static_cast<int64_t>(c.n_heads) * d > kMaxDim)
+    bad_model(
+        fields.file(), name, std::to_string(d),
+        "at most " + std::to_string(kMaxDim) + " together with " + fields.name_of(field::kHeads));
+  return d;
+}
+
 void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
                      Config* c) {
   const std::string& file = fields.file();
@@ -66,13 +76,8 @@ void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaul
   const bool divided = !fields.integer(field::kHeadDim) && defaults.head_dim == 0;
   if (divided && c->dim % c->n_heads != 0)
     refuse(field::kHeads, c->n_heads, "a divisor of " + equation(field::kDim, c->dim));
-  c->head_dim = size(field::kHeadDim, kMaxHeadDim,
-                     defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads);
-  if (c->head_dim % 2 != 0) refuse(field::kHeadDim, c->head_dim, "an even number");
-  if (static_cast<int64_t>(c->n_heads) * c->head_dim > kMaxDim)
-    refuse(
-        field::kHeadDim, c->head_dim,
-        "at most " + std::to_string(kMaxDim) + " together with " + fields.name_of(field::kHeads));
+  c->head_dim = head_dimension(fields, fields.name_of(field::kHeadDim),
+                               defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads, *c);
   c->vocab_size = size(field::kVocab, kMaxVocab, defaults.vocab_size);
   c->n_ctx = size(field::kContext, kMaxContext, defaults.n_ctx);
   c->norm_eps = c->post_norm_eps = positive(fields, field::kNormEps, 1, defaults.norm_eps);
@@ -88,6 +93,13 @@ void require_in_gguf(const Fields& fields, const Field& field, const char* expec
 void require_window_in_gguf(const Fields& fields, int window, const char* expected) {
   if (!fields.is_json() && window == 0)
     bad_model(fields.file(), fields.name_of(field::kWindow), "none or 0", expected);
+}
+
+std::vector<float> proportional_factors(int head_dim, double share) {
+  const int pairs = head_dim / 2;
+  std::vector<float> factors(pairs, kNoTurn);
+  std::fill_n(factors.begin(), static_cast<int>(share * pairs), 1.0f);
+  return factors;
 }
 
 void check_factors(const std::vector<float>& factors, const std::string& file,

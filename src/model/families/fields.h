@@ -100,6 +100,9 @@ int dimension(const Fields& fields, const std::string& name, int max, int fallba
 // Read a number above 0 and at most max. fallback 0: the field is required.
 float positive(const Fields& fields, const std::string& name, double max, double fallback);
 float positive(const Fields& fields, const Field& field, double max, double fallback);
+// Reads a size of heads: even, and not too large together with c.n_heads. fallback 0: the field is
+// required.
+int head_dimension(const Fields& fields, const std::string& name, int fallback, const Config& c);
 // Reads the numbers that every family has. hidden_dim: the width of the FFN.
 void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
                      Config* c);
@@ -112,6 +115,8 @@ void require_window_in_gguf(const Fields& fields, int window, const char* expect
 
 // The factor of a frequency that does not turn, as GGUF files have it.
 inline constexpr float kNoTurn = 1e30f;
+// Returns the factors of a head's pairs, of which the first `share` is rotated.
+std::vector<float> proportional_factors(int head_dim, double share);
 // Checks that factors are above 0 and at most kNoTurn. field: for error texts.
 void check_factors(const std::vector<float>& factors, const std::string& file,
                    const std::string& field);

@@ -17,7 +17,7 @@ struct EvalOptions {
   int questions = 100, questions_per_document = 10, answer_tokens = 64, nll_tokens = 128,
       nll_segments = 2;
   uint64_t seed = 1;
-  std::string prefill_shares;  // shares of key tiles with which prompts are read as well
+  std::string prefill_shares;  // values of prefill_share with which prompts are read as well
   bool coverage = false, dense_only = false;
   bool compare = false;
   std::string compare_spec, report_path;  // compare_spec: empty for the default list

@@ -39,7 +39,6 @@ Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_conte
       settings_(std::move(settings)),
       mapped_(std::move(mapped)) {
   for (size_t s = 0; s < settings_.size(); ++s) {
-    // Dense prompts are read once, and prompts with each share once.
     size_t session = 0;
     while (session < sessions_.size() &&
            (reads_itself(settings_[s].selection) ||

@@ -59,7 +59,8 @@ class Examiner {
                 const EvalAnswer& answer) const;
 
   const float* step(int32_t token);
-  // Switches to the session from which a setting answers, and to what reads its prompts.
+  // Switches to the session from which a setting answers, and to the setting that reads its
+  // prompts.
   void use(size_t setting);
   void use_session(size_t session);
   void truncate(size_t n) { check(riffle_session_truncate(current_, n), context_); }
@@ -81,8 +82,9 @@ class Examiner {
   bool has_pool_;
   std::vector<eval::Setting> settings_;
   std::vector<bool> mapped_;
-  // A document is read densely once, and once with each share of key tiles, for all settings except
-  // those whose positions are in a list: they read it themselves.
+  // Settings with the same prefill_share use one session, so that a document is read once for each
+  // share. A setting with list positions has a session of its own, since its keys are stored before
+  // RoPE.
   std::vector<Session> sessions_;
   std::vector<size_t> session_of_;  // by setting
   std::vector<size_t> reader_of_;   // by session: the setting that reads its prompts

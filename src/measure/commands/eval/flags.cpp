@@ -74,8 +74,9 @@ Flags add_measured_flags(CLI::App& command, EvalOptions& o) {
                                 "only dense answers, and the nll of held-out text by position")
                          .group(kMeasureGroup);
   add_text(command, "--prefill-shares", o.prefill_shares,
-           "read each prompt also by chosen key tiles, with each --prefill-share given here; every "
-           "setting answers after each, and is compared with dense answers after dense prompts")
+           "read each prompt densely, and once more with --prefill-selector tiles for each "
+           "--prefill-share given here; all answers are compared with dense ones after the dense "
+           "prompt")
       .group(kMeasureGroup)
       .excludes(flags.dense_only)
       .value("X,...");

@@ -103,14 +103,15 @@ struct Row {
   double text_nll_dense = 0, text_nll_sparse = 0;  // sums
   double text_nll_squares = 0;                     // squares of their differences by token
   Agreement agreement;
-  int64_t tiles_seen = 0, tiles_read = 0;  // key tiles of prompts; 0: none were chosen
-  double seconds = 0;                      // all time spent on this row
+  int64_t tiles_seen = 0,
+          tiles_read = 0;  // key tiles of prompts that chose tiles; 0: dense prompts
+  double seconds = 0;      // all time spent on this row
 
   int asked() const;  // questions of all tasks
   Marks total()
       const;  // sum over the tasks that have a right answer; others count only for agreement
   double text_nll_increase() const;  // per token, over dense
-  double tiles_pct() const;          // NaN: none were chosen
+  double tiles_pct() const;          // percent of those tiles that were read; NaN: dense prompts
   double text_nll_error() const;     // half the width of its 95% interval
   Interval kept_interval() const;    // interval of the share of answers kept
   cli::Json json() const;

@@ -16,14 +16,14 @@ struct Setting {
   // For curves: settings of one series differ only in one number, which `point` names.
   std::string series;  // "psa stop=veto"
   std::string point;   // "epsilon=0.3"; empty: the series is one setting
-  // The prompt was read by chosen key tiles with this share (`prefill_share`).
+  // `prefill_share` of its prompts, which choose key tiles; empty: dense prompts.
   std::optional<double> prefill_share;
   bool paper_default = false;  // as the paper that the selector is from runs it
 };
 
-// Adds to settings, whose first is dense, a copy of each for each share: prompts are read by chosen
-// key tiles (share 0: by the same kernels, but all of them). shares: "0.02,0.01". Throws
-// cli::Exit(EXIT_USAGE), whose text names --prefill-shares.
+// For each share, appends a copy of every setting whose prompts choose key tiles with that
+// `prefill_share`. With share 0 prompts read all key tiles. shares: "0.02,0.01". Throws
+// cli::Exit(EXIT_USAGE), whose text names --prefill-shares. Requires: settings[0] is dense.
 void add_prefill_shares(std::vector<Setting>& settings, const std::string& shares);
 
 Setting dense_setting(const cli::Options& base);
