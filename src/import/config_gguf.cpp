@@ -262,6 +262,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const Family* found = family_of_architecture(a);
   if (!found) unsupported(file, "general.architecture", lacking_family(a), known_architectures());
   const Family& family = *found;
+  const GgufFields fields(gguf, a, family);
+  if (family.refuse) family.refuse(fields);
   refuse_unknown_options(gguf, family);
   *vocab = gguf_vocab(gguf);
   const size_t n_pieces = vocab->pieces.size();
@@ -269,7 +271,6 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf, a, family);
   read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),

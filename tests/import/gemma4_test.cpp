@@ -189,6 +189,12 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
   bad(RIFFLE_UNSUPPORTED, "attention.shared_kv_layers", 2, {"shared_kv_layers", "2", "E2B"});
   bad(RIFFLE_UNSUPPORTED, "embedding_length_per_layer_input", 256, {"256", "E2B"});
   bad(RIFFLE_UNSUPPORTED, "expert_count", 8, {"expert_count", "8", "26B-A4B"});
+  {
+    EditedGguf file("gemma4");  // says more that riffle does not read
+    file.u32(a + "expert_feed_forward_length", 704);
+    file.u32(a + "expert_count", 128);
+    expect_error(RIFFLE_UNSUPPORTED, {"expert_count", "128", "26B-A4B"}, [&] { file.config(); });
+  }
   bad(RIFFLE_UNSUPPORTED, "attention.value_length_swa", 8, {"value_length_swa", "8", "16"});
   bad(RIFFLE_UNSUPPORTED, "rope.dimension_count_swa", 8, {"dimension_count_swa", "8", "16"});
   bad(RIFFLE_BAD_MODEL, "attention.sliding_window", 0, {"sliding_window"});

@@ -124,6 +124,8 @@ struct Family {
   const TensorNames* hf_names_too = nullptr;  // if a folder lacks the embedding of hf_names
   bool mxfp4 = false;                         // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};         // fields that `describe` reads
+  // Refuses, before anything else is read, models that riffle does not run; null: there are none.
+  void (*refuse)(const Fields& fields) = nullptr;
   // Fills in the fields that only this family has, after all others were read. window: the model's,
   // even if no layer has it; 0: none.
   void (*describe)(const Fields& fields, int window, Config* config) = nullptr;

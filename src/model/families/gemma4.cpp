@@ -41,6 +41,15 @@ void refuse_above_zero(const Fields& f, const Field& field, uint64_t fallback) {
                 std::string("0") + kDenseOnly);
 }
 
+// per_layer: transformers' value of hidden_size_per_layer_input.
+void refuse(const Fields& f, uint64_t per_layer) {
+  refuse_above_zero(f, kSharedLayers, 0);
+  refuse_above_zero(f, kPerLayer, per_layer);
+  if (!f.is_json()) refuse_above_zero(f, kExperts, 0);
+  else if (f.boolean(kMixtures).value_or(false))
+    unsupported(f.file(), kMixtures.json, "true", std::string("false") + kDenseOnly);
+}
+
 // Layers without a window have proportional RoPE, and the others are not scaled: GGUF has no fields
 // for anything else. transformers makes the last layer one without a window.
 void check_ropes(const Fields& f, Config* c) {
@@ -73,14 +82,8 @@ void read_kv_heads(const Fields& f, Config* c) {
     if (layer.window == 0) layer.n_kv_heads = static_cast<int>(*given);
 }
 
-// per_layer: transformers' hidden_size_per_layer_input.
-void describe(const Fields& f, int window, uint64_t per_layer, Config* c) {
+void describe(const Fields& f, int window, Config* c) {
   require_window_in_gguf(f, window, "the window of five layers in six");
-  refuse_above_zero(f, kSharedLayers, 0);
-  refuse_above_zero(f, kPerLayer, per_layer);
-  if (!f.is_json()) refuse_above_zero(f, kExperts, 0);
-  else if (f.boolean(kMixtures).value_or(false))
-    unsupported(f.file(), kMixtures.json, "true", std::string("false") + kDenseOnly);
   // "vision" lets the tokens of an image see each other; riffle reads text.
   if (f.is_json() && f.has(kBothWays) && f.string(kBothWays).value_or("") != "vision")
     unsupported(f.file(), kBothWays.json, "\"" + f.string(kBothWays).value_or("") + "\"",
@@ -162,7 +165,8 @@ static constexpr Family family(const char* model_type, const char* class_name,
       .hf_names = &kFolderNames,
       .gguf_names = &kFileNames,
       .fields = kFields,
-      .describe = [](const Fields& f, int window, Config* c) { describe(f, window, 256, c); },
+      .refuse = [](const Fields& f) { refuse(f, 256); },
+      .describe = describe,
       .values = values,
   };
 }
@@ -176,7 +180,7 @@ const Family kGemma4Unified = [] {
                           "Gemma4UnifiedForConditionalGeneration");
   unified.defaults.n_ctx = 262144;
   unified.window_default = 1024;
-  unified.describe = [](const Fields& f, int window, Config* c) { describe(f, window, 0, c); };
+  unified.refuse = [](const Fields& f) { refuse(f, 0); };
   return unified;
 }();
 
