@@ -622,7 +622,7 @@ static Config language_model(const std::string& file, const Json& config, const 
       }))
     unsupported(file, "rope_parameters.sliding_attention", shown(*sliding),
                 "none: this family rotates all layers in the same way");
-  c.rope_interleaved = false;
+  c.rope_interleaved = family.interleaved_in_folders;
   return c;
 }
 

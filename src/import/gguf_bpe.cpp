@@ -55,6 +55,8 @@ constexpr Family kFamilies[] = {
     {"gpt-4o", false, kCased, false, false},
     {"llama4", false, kCased, false, false},
     {"seed-coder", false, kSeed, false, false},
+    {"glm4", false, kLlama3, true, false},
+    {"chatglm-bpe", false, kLlama3, false, false},
     {"default", false, kDefault, false, false},
     {"smaug-bpe", false, kLlama3, false, false},
     {"falcon3", false, kLlama3, true, true},

@@ -7,7 +7,7 @@ namespace riffle {
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
-    kGemma4Unified, kSeedOss;
+    kGemma4Unified, kSeedOss, kErnie45, kGlm4;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
@@ -18,7 +18,7 @@ static constexpr const Family* kFamilies[] = {
     &kOlmo2,         &kExaone4,   &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
     &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
     &kGraniteHybrid, &kNemotronH, &kNemotronHMoe, &kQwen3Next, &kGemma4,
-    &kGemma4Unified, &kSeedOss};
+    &kGemma4Unified, &kSeedOss,   &kErnie45,      &kGlm4};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -72,9 +72,7 @@ static constexpr struct {
     {"command-r", "cohere", "attention next to the FFN, and norms that subtract the mean"},
     {"cohere2", "cohere2", "attention next to the FFN, and norms that subtract the mean"},
     {"cohere2moe", "cohere2_moe", "attention next to the FFN, and norms that subtract the mean"},
-    {"glm4", "glm4", "RoPE of neighbouring dimensions in a part of each head"},
-    {"ernie4_5", "ernie4_5", "RoPE of neighbouring dimensions"},
-    {"ernie4_5-moe", "ernie4_5_moe", "RoPE of neighbouring dimensions"},
+    {"ernie4_5-moe", "ernie4_5_moe", "experts chosen with a bias and shared experts"},
     {"hunyuan-dense", "hunyuan_v1_dense", "norms of q and k after RoPE"},
     {"hunyuan-moe", "hunyuan_v1_moe", "norms of q and k after RoPE"},
     {"apertus", "apertus", "xIELU activations"},

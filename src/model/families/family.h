@@ -78,6 +78,7 @@ struct Family {
   const char* old_hidden_dim = nullptr;  // its field in config.json files that lack hidden_dim
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
+  bool interleaved_in_folders = false;  // folders too
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false;       // q, k and v always have biases
