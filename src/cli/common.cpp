@@ -167,6 +167,9 @@ Facts plan_of(riffle_model* model, const Options& options, riffle_status* status
 }
 
 Context create_context(riffle_model* model, const Options& options, bool quiet) {
+  if (!options.is("prefill-selector", "tiles") &&
+      options.text("prefill-share") != setting("prefill-share").standard)
+    notice(quiet, "--prefill-share has no effect without --prefill-selector tiles");
   riffle_context* context = nullptr;
   char err[1024] = "";
   if (!quiet) say_no_gpu(model, options);

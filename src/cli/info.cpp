@@ -237,7 +237,7 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
   t.add({"heads",
          text_of("%d of %d, KV heads %d", i.id("n_heads"), i.id("head_dim"), i.id("n_kv_heads")) +
              (i.count("window_head_dim") > 0
-                  ? text_of("; of %d, KV heads %d in layers with a window", i.id("window_head_dim"),
+                  ? text_of("; layers with a window: of %d, KV heads %d", i.id("window_head_dim"),
                             i.id("window_n_kv_heads"))
                   : "")});
   if (const std::string more = attention_text(i); !more.empty()) t.add({"attention", more});
@@ -388,6 +388,7 @@ int session_info(const InfoOptions& o) {
   Table t({"session", o.file});
   t.add({"holds", file.holds()});
   t.add({"tokens", std::to_string(i.count("n_tokens"))});
+  if (i.on("chose_tiles")) t.add({"prompts", "read chosen key tiles (--prefill-selector tiles)"});
   t.add(
       {"model", (i.text("model").empty() ? "-" : i.text("model")) + ", " + i.text("architecture")});
   t.add({"KV", text_of("%s in blocks of %d tokens, %s", i.text("kv").c_str(), i.id("block_size"),

@@ -76,9 +76,9 @@ int read_main(ReadOptions& o) {
   }
   save_session(context.get(), session.get(), o.output, text, o.common.quiet);
   const SessionFile saved(o.output);
-  notice(o.common.quiet, "[%s: %zu tokens, %s; riffle run --session %s -p TEXT asks about it]",
+  notice(o.common.quiet, "[%s: %zu tokens, %s; riffle run --session %s%s -p TEXT asks about it]",
          o.output.c_str(), tokens.size(), human_bytes(saved.info().number("file_bytes")).c_str(),
-         o.output.c_str());
+         o.output.c_str(), saved.info().on("chose_tiles") ? " --prefill-selector tiles" : "");
   return EXIT_OK;
 }
 

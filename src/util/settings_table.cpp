@@ -160,8 +160,8 @@ constexpr Setting kContextRows[] = {
      .flag = "--prefill-selector",
      .json = "prefill_selector",
      .group = kLayout,
-     .help = "keys that a prompt's queries read; dense: all; tiles: tiles of 64 keys, chosen by "
-             "estimated attention weight (faster, but answers may differ); auto: dense"},
+     .help = "keys that a prompt's queries read (auto: as dense; dense: all; tiles: tiles of 64 "
+             "keys, chosen by estimated attention weight: faster, but answers may differ)"},
     {.id = "prefill_share",
      .offset = offsetof(C, prefill_share),
      .type = kFloat,
@@ -171,8 +171,9 @@ constexpr Setting kContextRows[] = {
      .flag = "--prefill-share",
      .json = "prefill_share",
      .group = kLayout,
-     .help = "with --prefill-selector tiles: 128 queries of a head read a tile of 64 keys if it "
-             "has more than this share of one query's weight; a larger share reads fewer tiles"},
+     .help = "with --prefill-selector tiles: 128 queries of a head read a tile of 64 keys if at "
+             "least one of them gives it more than this share of its weight; a larger share reads "
+             "fewer tiles, 0 all"},
     {.id = "n_sessions",
      .name = "sessions",
      .offset = offsetof(C, n_sessions),

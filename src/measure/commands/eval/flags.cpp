@@ -79,6 +79,8 @@ Flags add_measured_flags(CLI::App& command, EvalOptions& o) {
            "prompt")
       .group(kMeasureGroup)
       .excludes(flags.dense_only)
+      .excludes(flag_named(command, "--prefill-selector"))
+      .excludes(flag_named(command, "--prefill-share"))
       .value("X,...");
   add_number(
       command, "--nll-segments", o.nll_segments,

@@ -406,7 +406,11 @@ std::string rows_text(const std::vector<Row>& rows) {
       "answers right with dense attention that stay right.\n"
       "same first: share of steps with the same most likely token as dense. divergence: "
       "Kullback-Leibler, from dense, in nats a step. same for: tokens until the texts differ.\n";
-  return table.text() + (rows.empty() ? "" : legend) + (shown.empty() ? "" : "\n" + by_task.text());
+  const char* prompts =
+      "prompt=X: the prompt chose key tiles with --prefill-share X. tiles: key tiles that it "
+      "read.\n";
+  return table.text() + (rows.empty() ? "" : legend) + (tiled ? prompts : "") +
+         (shown.empty() ? "" : "\n" + by_task.text());
 }
 
 // ---- dense scores ----
