@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "import/end_tokens.h"
@@ -427,7 +428,8 @@ void check_layer_config(const std::string& file, const Json& config, const Famil
   }
   if (found == layers->size()) return;
   for (const auto& [layer, changes] : layers->members()) {
-    const int l = std::atoi(layer.c_str());
+    int l = -1;
+    std::from_chars(layer.data(), layer.data() + layer.size(), l);
     if (l < 0 || l >= c.n_layers || std::to_string(l) != layer)
       unsupported(file, std::string(kLayerConfig) + "." + layer, shown(changes),
                   "only layers without a window, below " + std::to_string(c.n_layers));

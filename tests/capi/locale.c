@@ -417,6 +417,8 @@ static void sessions(FILE* out) {
   outcome(out, "scored", riffle_prefill_scored(session, ids, kPrompt, scores, NULL, NULL),
           riffle_context_error(context));
   for (int i = 0; i < kPrompt; ++i) bits(out, scores[i].next_logprob);
+  outcome(out, "share of tiles", riffle_set_prefill_share(context, 0.5f),
+          riffle_context_error(context));
   riffle_set_row_report(context, on_row, out, true);
   static const char* const selectors[] = {"dense", "psa",   "topk", "twilight", "tokenselect",
                                           "lfps",  "share", "auto", "I.5"};
