@@ -118,7 +118,7 @@ std::string_view gguf_pre(const BpeSpec& spec) {
               "the patterns of one of these families, to write it as GGUF: " + known_families());
 }
 
-// Sets how a byte-level vocabulary splits text: as the family that the file names.
+// Sets how a byte-level vocabulary splits text: tokenizer.ggml.pre names a family's way.
 static void read_family(const GgufFile& gguf, BpeSpec* spec) {
   const Family& family = family_of(gguf);
   if (pre_of(gguf).empty())
@@ -136,13 +136,14 @@ static void read_family(const GgufFile& gguf, BpeSpec* spec) {
   spec->splits.back().kind = SplitStep::BYTE_LEVEL;
 }
 
-// Tells whether spec joins pieces as Gemma 4 does. Its tokenizer.json also splits text at spaces,
-// but none are left by then.
+// Tells whether spec joins pieces as Gemma 4 does. Gemma 4's tokenizer.json also has a split at
+// spaces, which never matches, since the normaliser has replaced every space.
 bool is_gemma4(const BpeSpec& spec) {
   const bool spaces = spec.normalizer.size() == 1 &&
                       spec.normalizer[0].kind == NormalizerStep::REPLACE &&
                       spec.normalizer[0].from == " " && spec.normalizer[0].to == kSpaceSymbol;
-  const auto is_space = [](const SplitPattern& pattern) {  // a literal has no text of its own
+  // SplitPattern::text() is empty for a literal, so the match is tested.
+  const auto is_space = [](const SplitPattern& pattern) {
     SplitPattern::Scratch scratch(pattern);
     SplitPattern::Matches matches(scratch, " ");
     size_t begin = 0, end = 0;

@@ -250,7 +250,7 @@ class BpeTokenizer final : public Tokenizer {
       case VocabPiece::UNUSED: return {};
       case VocabPiece::USER_DEFINED:
         if (spec_.byte_level) return piece.text;
-        break;  // decoders replace the symbol in added tokens too
+        break;  // Hugging Face's decoders replace ▁ in added tokens too
       case VocabPiece::BYTE: return std::string(1, static_cast<char>(byte_of_piece(piece.text)));
       default: break;
     }

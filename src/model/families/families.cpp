@@ -72,7 +72,6 @@ static constexpr struct {
     {"command-r", "cohere", "attention next to the FFN, and norms that subtract the mean"},
     {"cohere2", "cohere2", "attention next to the FFN, and norms that subtract the mean"},
     {"cohere2moe", "cohere2_moe", "attention next to the FFN, and norms that subtract the mean"},
-    {"ernie4_5-moe", "ernie4_5_moe", "experts chosen with a bias and shared experts"},
     {"hunyuan-dense", "hunyuan_v1_dense", "norms of q and k after RoPE"},
     {"hunyuan-moe", "hunyuan_v1_moe", "norms of q and k after RoPE"},
     {"apertus", "apertus", "xIELU activations"},

@@ -66,19 +66,21 @@ struct Family {
   // A field of config.json that, where it is present, is used instead of tie_word_embeddings.
   const char* tied_field = nullptr;
   Field hidden_dim = field::kHiddenDim;  // the width of the FFN
-  // config.json: the size of heads in layers without a window, with its default; `head_dim` is that
-  // in the others. GGUF: kHeadDim is the size in layers without a window. Null: all are alike.
+  // The field of config.json with the head size of layers without a window, and its default;
+  // `head_dim` then is the size in layers with a window. In GGUF kHeadDim is the size without a
+  // window. Null: all layers have one size.
   const char* full_head_dim = nullptr;
   int full_head_dim_default = 0;
-  bool uneven_kv_heads = false;  // GGUF may give each layer another number of KV heads
+  bool uneven_kv_heads = false;  // GGUF may give each layer a different number of KV heads
   // Layers may make values with the matrix of the keys: in GGUF, those that lack wv.
   bool value_may_be_key = false;
-  // RoPE may be "proportional": pairs lie half a head apart, and only the first ones turn.
+  // RoPE may be "proportional": dimension j pairs with j + head_dim / 2, and only the first share
+  // of the pairs is rotated.
   bool proportional_rope = false;
   const char* old_hidden_dim = nullptr;  // its field in config.json files that lack hidden_dim
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
-  bool interleaved_in_folders = false;  // folders too
+  bool interleaved_in_folders = false;  // folders keep them in that order too
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false;       // q, k and v always have biases

@@ -113,7 +113,7 @@ void require_in_gguf(const Fields& fields, const Field& field, const char* expec
 // Refuses a GGUF file without a window above 0.
 void require_window_in_gguf(const Fields& fields, int window, const char* expected);
 
-// The factor of a frequency that does not turn, as GGUF files have it.
+// The divisor that GGUF files give to the frequencies of pairs that are not rotated.
 inline constexpr float kNoTurn = 1e30f;
 // Returns the factors of a head's pairs, of which the first `share` is rotated.
 std::vector<float> proportional_factors(int head_dim, double share);
