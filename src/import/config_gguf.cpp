@@ -106,11 +106,8 @@ std::vector<int64_t> listed_kv_heads(const GgufFile& gguf, const GgufFields& fie
 
 void read_kv_heads(std::span<const int64_t> heads, const GgufFields& fields, Config* c) {
   for (size_t l = 0; l < heads.size(); ++l) {
-    if (heads[l] < 1 || c->n_heads % heads[l] != 0)
-      bad_model(
-          fields.file(), fields.name_of(field::kKvHeads),
-          std::to_string(heads[l]) + " in layer " + std::to_string(l),
-          "a divisor of " + fields.name_of(field::kHeads) + " = " + std::to_string(c->n_heads));
+    check_kv_heads(fields, field::kKvHeads, heads[l],
+                   std::to_string(heads[l]) + " in layer " + std::to_string(l), *c);
     c->layers[l].n_kv_heads = static_cast<int>(heads[l]);
   }
 }

@@ -90,9 +90,6 @@ class Binder {
     return {DType::F32, rows, cols, floats(raw, name, rows * cols, 0)};
   }
 
-  // Returns one number as F32.
-  Tensor scalar(const std::string& name) { return values(name, 1, 1); }
-
   // Returns values of at most 0. logs: the file has log(-x).
   Tensor decay(const std::string& name, int64_t rows, int64_t cols, bool logs) {
     const Tensor t = values(name, rows, cols);
@@ -501,7 +498,7 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
   }
   if (c.value_norm && c.attends(l)) layer.v_norm = binder.constant(head_dim, 1);
   if (names.output_scale && binder.has(name(names.output_scale)))
-    layer.output_scale = binder.scalar(name(names.output_scale));
+    layer.output_scale = binder.values(name(names.output_scale), 1, 1);
   if (c.qkv_bias && c.attends(l)) {
     layer.bq = binder.vector(name(names.bq), q_rows);
     layer.bk = binder.vector(name(names.bk), kv_rows);

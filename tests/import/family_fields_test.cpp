@@ -164,6 +164,18 @@ TEST_CASE("EXAONE 4: full layers have RoPE only in models without a window", "[f
   CHECK(rotated(g.config()) == 5);
 }
 
+TEST_CASE("config.json: OLMo 3's layers with a window have the common base by default",
+          "[families][hf]") {
+  auto json = tiny_checkpoint("olmo3").config;
+  json.erase("rope_scaling");
+  json.erase("rope_theta");
+  json["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 3e5}}},
+                             {"sliding_attention", {{"rope_type", "default"}}}};
+  CHECK(config_of(json).ropes[1].theta == 3e5f);
+  json["rope_parameters"]["sliding_attention"]["rope_theta"] = 3e4;
+  CHECK(config_of(json).ropes[1].theta == 3e4f);
+}
+
 TEST_CASE("config.json: families whose layers all have the window", "[families][hf]") {
   for (const char* name : {"mistral_window", "phi3", "ministral3"}) {
     INFO(name);

@@ -17,6 +17,12 @@ constexpr int kMaxDim = 1 << 20;
 constexpr int kMaxVocab = 1 << 22;
 constexpr int kMaxContext = 1 << 28;
 
+[[noreturn]] void not_a_divisor(const Fields& fields, const Field& field, const std::string& found,
+                                const Field& of, int value) {
+  bad_model(fields.file(), fields.name_of(field), found,
+            "a divisor of " + fields.name_of(of) + " = " + std::to_string(value));
+}
+
 }  // namespace
 
 int dimension(const Fields& fields, const std::string& name, int max, int fallback) {
@@ -54,16 +60,8 @@ int head_dimension(const Fields& fields, const std::string& name, int fallback, 
 
 void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
                      Config* c) {
-  const std::string& file = fields.file();
   const auto size = [&](const Field& field, int max, int fallback = 0) {
     return dimension(fields, fields.name_of(field), max, fallback);
-  };
-  // Refuses the number that was read from the field.
-  const auto refuse = [&](const Field& field, int found, const std::string& expected) {
-    bad_model(file, fields.name_of(field), std::to_string(found), expected);
-  };
-  const auto equation = [&](const Field& field, int value) {
-    return fields.name_of(field) + " = " + std::to_string(value);
   };
   c->dim = size(field::kDim, kMaxDim);
   c->hidden_dim = size(hidden_dim, kMaxDim);
@@ -71,11 +69,10 @@ void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaul
   c->n_heads = size(field::kHeads, kMaxHeads, defaults.n_heads);
   c->n_kv_heads =
       size(field::kKvHeads, kMaxHeads, defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
-  if (c->n_heads % c->n_kv_heads != 0)
-    refuse(field::kKvHeads, c->n_kv_heads, "a divisor of " + equation(field::kHeads, c->n_heads));
+  check_kv_heads(fields, field::kKvHeads, c->n_kv_heads, std::to_string(c->n_kv_heads), *c);
   const bool divided = !fields.integer(field::kHeadDim) && defaults.head_dim == 0;
   if (divided && c->dim % c->n_heads != 0)
-    refuse(field::kHeads, c->n_heads, "a divisor of " + equation(field::kDim, c->dim));
+    not_a_divisor(fields, field::kHeads, std::to_string(c->n_heads), field::kDim, c->dim);
   c->head_dim = head_dimension(fields, fields.name_of(field::kHeadDim),
                                defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads, *c);
   c->vocab_size = size(field::kVocab, kMaxVocab, defaults.vocab_size);
@@ -83,6 +80,17 @@ void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaul
   c->norm_eps = c->post_norm_eps = positive(fields, field::kNormEps, 1, defaults.norm_eps);
   c->ropes.resize(1);
   c->ropes[0].theta = positive(fields, field::kRopeBase, 1e15, defaults.rope_theta);
+}
+
+void check_kv_heads(const Fields& fields, const Field& field, int64_t n, const std::string& found,
+                    const Config& c) {
+  if (n < 1 || c.n_heads % n != 0) not_a_divisor(fields, field, found, field::kHeads, c.n_heads);
+}
+
+void set_local_rope(const Fields& fields, const Field& base, double fallback, Config* c) {
+  if (c->ropes.size() == 1) c->ropes.push_back({});
+  if (c->ropes[1].theta == 0) c->ropes[1].theta = positive(fields, base, 1e15, fallback);
+  for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
 void require_in_gguf(const Fields& fields, const Field& field, const char* expected) {

@@ -107,6 +107,14 @@ int head_dimension(const Fields& fields, const std::string& name, int fallback, 
 void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaults& defaults,
                      Config* c);
 
+// Refuses a number of KV heads that does not divide c.n_heads. found: the number, for error texts.
+void check_kv_heads(const Fields& fields, const Field& field, int64_t n, const std::string& found,
+                    const Config& c);
+
+// Gives layers with a window ropes[1], and the others ropes[0]. The base of ropes[1] is that of
+// rope_parameters, else that of the field, else the fallback.
+void set_local_rope(const Fields& fields, const Field& base, double fallback, Config* c);
+
 // Refuses a GGUF file without the field, for fields whose usual default is not the family's.
 // expected: a description of the field.
 void require_in_gguf(const Fields& fields, const Field& field, const char* expected);

@@ -22,10 +22,7 @@ void describe(const Fields& f, int window, Config* c) {
   require_window_in_gguf(f, window, "the window of five layers in six");
   require_in_gguf(f, kBase, "the base of RoPE in layers without a window");
   c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
-  // rope_parameters may give one for each kind of layer.
-  if (c->ropes.size() == 1) c->ropes.push_back({});
-  if (c->ropes[1].theta == 0) c->ropes[1].theta = positive(f, kLocalBase, 1e15, 10000);
-  for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;
+  set_local_rope(f, kLocalBase, 10000, c);
   c->set_score_scale(
       1 / std::sqrt(f.is_json() ? positive(f, kQueryScalar, 1e6, 256) : gguf_scalar(*c)));
 }

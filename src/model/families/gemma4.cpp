@@ -14,7 +14,7 @@ namespace {
 constexpr Field kLocalBase = {"rope.freq_base_swa", nullptr},
                 kLocalDim = {"attention.key_length_swa", nullptr},
                 kLocalValueDim = {"attention.value_length_swa", nullptr},
-                kLocalTurned = {"rope.dimension_count_swa", nullptr},
+                kLocalRotated = {"rope.dimension_count_swa", nullptr},
                 kFullHeads = {nullptr, "num_global_key_value_heads"},
                 kFullDim = {nullptr, "global_head_dim"},
                 kLayerConfig = {nullptr, "per_layer_config"},
@@ -25,8 +25,8 @@ constexpr Field kLocalBase = {"rope.freq_base_swa", nullptr},
                 kPerLayer = {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
                 kExperts = {"expert_count", "num_experts"}, kRope = {nullptr, "rope_parameters"},
                 kMixtures = {nullptr, "enable_moe_block"};
-constexpr Field kFields[] = {kLocalBase,    kLocalDim,    kLocalValueDim, kLocalTurned, kFullHeads,
-                             kFullDim,      kLayerConfig, kKeysAreValues, kSoftcap,     kBothWays,
+constexpr Field kFields[] = {kLocalBase,    kLocalDim,    kLocalValueDim, kLocalRotated, kFullHeads,
+                             kFullDim,      kLayerConfig, kKeysAreValues, kSoftcap,      kBothWays,
                              kSharedLayers, kPerLayer,    kExperts,       kMixtures};
 
 constexpr const char* kDenseOnly =
@@ -74,10 +74,7 @@ void read_kv_heads(const Fields& f, Config* c) {
   if (!listed && !f.boolean(kKeysAreValues).value_or(false)) return;
   const auto given = f.integer(kFullHeads);
   if (!given) return;
-  if (*given < 1 || *given > static_cast<uint64_t>(c->n_heads) ||
-      c->n_heads % static_cast<int>(*given) != 0)
-    bad_model(f.file(), f.name_of(kFullHeads), std::to_string(*given),
-              "a divisor of " + f.name_of(field::kHeads) + " = " + std::to_string(c->n_heads));
+  check_kv_heads(f, kFullHeads, static_cast<int64_t>(*given), std::to_string(*given), *c);
   for (LayerConfig& layer : c->layers)
     if (layer.window == 0) layer.n_kv_heads = static_cast<int>(*given);
 }
@@ -92,14 +89,12 @@ void describe(const Fields& f, int window, Config* c) {
   c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
   c->value_norm = true;
   if (f.number(kSoftcap).value_or(0) != 0) c->logit_softcap = positive(f, kSoftcap, 1e6, 0);
-  if (c->ropes.size() == 1) c->ropes.push_back({});
+  set_local_rope(f, kLocalBase, 10000, c);
   Rope& local = c->ropes[1];
-  if (local.theta == 0) local.theta = positive(f, kLocalBase, 1e15, 10000);
   const bool values_too = f.boolean(kKeysAreValues).value_or(false);
   for (int l = 0; l < c->n_layers; ++l) {
     LayerConfig& layer = c->layers[l];
     const bool full = layer.window == 0;
-    layer.rope = full ? 0 : 1;
     if (!full) local.head_dim = layer.head_dim;
     if (f.is_json()) layer.value_is_key = full && values_too;
     else if (layer.value_is_key && !full)
@@ -107,7 +102,7 @@ void describe(const Fields& f, int window, Config* c) {
                 "one, since layer " + std::to_string(l) + " has a window");
   }
   if (!f.is_json()) {
-    for (const Field& field : {kLocalValueDim, kLocalTurned})
+    for (const Field& field : {kLocalValueDim, kLocalRotated})
       if (const int n = dimension(f, f.name_of(field), kMaxHeadDim, local.head_dim);
           local.head_dim > 0 && n != local.head_dim)
         unsupported(f.file(), f.name_of(field), std::to_string(n),

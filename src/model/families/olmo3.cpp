@@ -10,11 +10,7 @@ constexpr Field kLocalBase = {"rope.freq_base_swa", nullptr};
 constexpr Field kFields[] = {kLocalBase};
 
 void describe(const Fields& f, int, Config* c) {
-  if (c->ropes.size() == 1) {  // else rope_parameters gave one for each kind of layer
-    c->ropes.push_back({});
-    c->ropes[1].theta = positive(f, kLocalBase, 1e15, c->ropes[0].theta);
-  }
-  for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;
+  set_local_rope(f, kLocalBase, c->ropes[0].theta, c);
 }
 
 std::vector<std::pair<Field, float>> values(const Config& c, const std::string&) {
