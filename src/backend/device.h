@@ -157,8 +157,19 @@ class Device {
   virtual void linear(const Linear& args) = 0;
   // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows. Each product adds its bias,
   // norms that the layer lacks are skipped, and Config::activation may replace silu. Norms have the
-  // epsilons of Linear::norm and Linear::post_norm.
+  // epsilons of Linear::norm and Linear::post_norm. A mixture of experts takes the place of the
+  // FFN, or is added to it before post_norm, with norms of its own (ExpertsConfig::next_to_ffn).
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
+  // Adds the per-layer embeddings of a layer to n rows: x += norm(Wo (act(Wg x) * e)), where
+  // e = (norm_p(P s) + t sqrt(w)) / sqrt(2), s is the row of Weights::embedding of tokens[i]
+  // without a factor, P the layer's layer_projection, t the token's w = layer_embedding_dim values
+  // of this layer in Weights::layer_embedding (Gemma 3n and 4). Norms have Config::post_norm_eps
+  // and norm_eps.
+  virtual void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
+                                   Phase phase) {
+    (void)layer, (void)tokens, (void)n, (void)x, (void)phase;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for per-layer embeddings");
+  }
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
   // the same weight and Config::norm_eps: q and k after linear, before rope or append; embeddings,
   // with one part.

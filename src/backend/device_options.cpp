@@ -30,6 +30,10 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
       layer.keeps = LayerKeeps::WINDOW_KV;
       layer.window = window;
     }
+    if (const int source = config.layers[i].kv_source; source >= 0) {
+      layer.keeps = LayerKeeps::EARLIER_KV;
+      layer.source = source;
+    }
     layers.push_back(layer);
   }
   KvShape shape(o.layout.block_size, o.layout.type, std::move(layers));
@@ -51,6 +55,7 @@ StateShape state_shape(const Config& config, const BackendOptions& o) {
   const int layer = kv.index_layer();  // if no layer selects, the state is never used
   StateShape shape;
   shape.n_layers = config.n_layers;
+  for (int i = 0; i < kv.n_layers(); ++i) shape.n_borrowing += kv.selects(i) && !kv.indexed(i);
   shape.n_kv_heads = kv.rows(layer);
   shape.g = config.n_heads / kv.rows(layer);
   shape.layout = kv.layout(layer);

@@ -65,20 +65,25 @@ void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, 
   qkv.outs[0] = query_product(w, layer, b);
   qkv.outs[1] = {&w.wk, b.k.as<float>(), c.kv_width(layer), &w.bk};
   qkv.outs[2] = {&w.wv, b.v.as<float>(), c.kv_width(layer), &w.bv};
-  qkv.n_outs = 3;
+  const bool own_kv = c.layers[layer].kv_source < 0;
+  qkv.n_outs = own_kv ? 3 : 1;
   device_.linear(qkv);
   take_queries(layer, n, b);
   norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
-  norm_qk(b.k.as<float>(), n, c.kv_width(layer), w.k_norm);
-  norm_qk(b.v.as<float>(), n, c.kv_width(layer), w.v_norm);
-  step.append(layer, b.q.as<float>(), b.k.as<float>(), b.v.as<float>());
+  if (own_kv) {
+    norm_qk(b.k.as<float>(), n, c.kv_width(layer), w.k_norm);
+    norm_qk(b.v.as<float>(), n, c.kv_width(layer), w.v_norm);
+  }
+  step.append(layer, b.q.as<float>(), own_kv ? b.k.as<float>() : nullptr,
+              own_kv ? b.v.as<float>() : nullptr);
   step.attend(layer, b.q.as<float>(), b.att.as<float>());
   finish_layer(w, b.att.as<float>(), b.q.as<float>(), c.query_gate ? b.gate.as<float>() : nullptr,
-               x, n, Phase::Decode);
+               x, n, Phase::Decode, [&] { step.add_layer_embedding(layer, x); });
 }
 
 void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queries,
-                            const float* gates, float* x, int64_t n, Phase phase) {
+                            const float* gates, float* x, int64_t n, Phase phase,
+                            const std::function<void()>& add_embedding) {
   if (gates) device_.sigmoid_gate(attended, gates, n * w.wo.cols);
   if (w.wgate.rows > 0) {
     Linear gate;
@@ -99,6 +104,7 @@ void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queri
   out.phase = phase;
   device_.linear(out);
   if (w.has_ffn()) device_.ffn(w, x, n, phase);
+  if (w.embedding_gate.rows > 0) add_embedding();
   if (const void* scale = w.output_scale.data)
     device_.scale(x, n * model_.config.dim, *static_cast<const float*>(scale));
 }

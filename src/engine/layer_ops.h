@@ -1,6 +1,7 @@
 // The parts of a layer that prompts, steps and the draft head share: products, norms and gates, as
 // operations of a device on rows of the residual stream.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "backend/device.h"
@@ -28,9 +29,10 @@ class LayerOps {
   void attend(Step& step, int layer, const ForwardBuffers& buffers, float* x, int64_t n);
   // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
   // each added to x. The gate changes `attended`. gates: values for it; null: they are computed,
-  // and overwrite the queries.
+  // and overwrite the queries. add_embedding adds the layer's per-layer embedding to the rows.
   void finish_layer(const LayerWeights& w, float* attended, float* queries, const float* gates,
-                    float* x, int64_t n, Phase phase);
+                    float* x, int64_t n, Phase phase,
+                    const std::function<void()>& add_embedding = {});
   // Computes the final norm and the output projection of n rows.
   void output(const float* x, int64_t n, Phase phase, float* logits);
 

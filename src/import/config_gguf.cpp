@@ -23,7 +23,7 @@ class GgufFields : public Fields {
         architecture_(std::move(architecture)),
         recurrent_(family.recurrence != Recurrence::NONE),
         one_part_(family.one_part),
-        uneven_(family.uneven_kv_heads) {}
+        uneven_(family.uneven_layers) {}
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
   std::string name_of(const Field& field) const override {
@@ -79,7 +79,7 @@ class GgufFields : public Fields {
     if (all[first] < 0)
       bad_model(file(), name, std::to_string(all[first]) + " in layer " + std::to_string(first),
                 "at least 0");
-    if (uneven_ && name == name_of(field::kKvHeads)) return static_cast<uint64_t>(all[0]);
+    if (uneven_) return static_cast<uint64_t>(all[0]);
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[first] && !(zeros && all[l] == 0))
         unsupported(file(), name,
@@ -96,12 +96,12 @@ class GgufFields : public Fields {
   const bool recurrent_, one_part_, uneven_;
 };
 
-// Returns the number of KV heads of each layer; empty: the file has one number for all.
-std::vector<int64_t> listed_kv_heads(const GgufFile& gguf, const GgufFields& fields) {
-  const std::string key = fields.name_of(field::kKvHeads);
+// Returns the numbers of a field with one for each layer; empty: the file has one for all.
+std::vector<int64_t> listed(const GgufFile& gguf, const GgufFields& fields, const Field& field) {
+  const std::string key = fields.name_of(field);
   const auto it = gguf.metadata.find(key);
-  const bool listed = it != gguf.metadata.end() && it->second.type == GgufType::ARRAY;
-  return listed ? fields.integers(key) : std::vector<int64_t>();
+  const bool array = it != gguf.metadata.end() && it->second.type == GgufType::ARRAY;
+  return array ? fields.integers(key) : std::vector<int64_t>();
 }
 
 void read_kv_heads(std::span<const int64_t> heads, const GgufFields& fields, Config* c) {
@@ -109,6 +109,18 @@ void read_kv_heads(std::span<const int64_t> heads, const GgufFields& fields, Con
     check_kv_heads(fields, field::kKvHeads, heads[l],
                    std::to_string(heads[l]) + " in layer " + std::to_string(l), *c);
     c->layers[l].n_kv_heads = static_cast<int>(heads[l]);
+  }
+}
+
+// Reads the widths of FFNs that differ by layer.
+void read_widths(std::span<const int64_t> widths, const GgufFields& fields, Config* c) {
+  constexpr int kMost = 1 << 20;
+  for (size_t l = 0; l < widths.size(); ++l) {
+    if (widths[l] < 1 || widths[l] > kMost)
+      bad_model(fields.file(), fields.name_of(field::kHiddenDim),
+                std::to_string(widths[l]) + " in layer " + std::to_string(l),
+                "1 to " + std::to_string(kMost));
+    if (widths[l] != c->hidden_dim) c->layers[l].hidden_dim = static_cast<int>(widths[l]);
   }
 }
 
@@ -260,7 +272,6 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   if (!found) unsupported(file, "general.architecture", lacking_family(a), known_architectures());
   const Family& family = *found;
   const GgufFields fields(gguf, a, family);
-  if (family.refuse) family.refuse(fields);
   refuse_unknown_options(gguf, family);
   *vocab = gguf_vocab(gguf);
   const size_t n_pieces = vocab->pieces.size();
@@ -310,7 +321,10 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     for (LayerConfig& layer : c.layers)
       if (layer.window > 0) layer.head_dim = windowed;
   }
-  if (family.uneven_kv_heads) read_kv_heads(listed_kv_heads(gguf, fields), fields, &c);
+  if (family.uneven_layers) {
+    read_kv_heads(listed(gguf, fields, field::kKvHeads), fields, &c);
+    read_widths(listed(gguf, fields, field::kHiddenDim), fields, &c);
+  }
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
@@ -331,7 +345,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
       if (given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l])
         c.layers[l].mixer = Mixer::RECURRENT;
   } else if (family.recurrence != Recurrence::NONE) {
-    read_recurrent_layers(listed_kv_heads(gguf, fields), &c);
+    read_recurrent_layers(listed(gguf, fields, field::kKvHeads), &c);
   }
   for (int l = 0; family.value_may_be_key && l < c.n_layers; ++l) {
     const std::string prefix = format(kGgufNames.layer, l);
@@ -339,7 +353,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
                                !gguf.tensors.contains(prefix + kGgufNames.wqkv);
   }
   if (family.describe) family.describe(fields, window, &c);
-  if (family.recurrent_period > 0) require_kv_heads(listed_kv_heads(gguf, fields), fields, c);
+  if (family.recurrent_period > 0)
+    require_kv_heads(listed(gguf, fields, field::kKvHeads), fields, c);
   // Older converters keep q, k, v and z in one matrix, as folders do.
   if (c.recurrence.ba_by_key)
     c.recurrence.qkvz_by_key = std::ranges::any_of(

@@ -548,7 +548,6 @@ int first_or_none(const std::vector<int>& ids) { return ids.empty() ? -1 : ids.f
 // config: that of a language model. file: for error texts.
 static Config language_model(const std::string& file, const Json& config, const Family& family) {
   const JsonFields fields(file, config);
-  if (family.refuse) family.refuse(fields);
   refuse_json_options(fields, config, family);
   refuse_packed_weights(file, config, family);
 

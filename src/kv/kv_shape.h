@@ -113,6 +113,12 @@ class KvShape {
   int source(int layer) const {
     return layers_[layer].keeps == LayerKeeps::EARLIER_KV ? layers_[layer].source : layer;
   }
+  // Tells whether a later layer attends to a layer's keys and values.
+  bool is_source(int layer) const {
+    return std::any_of(layers_.begin() + layer + 1, layers_.end(), [layer](const LayerShape& l) {
+      return l.keeps == LayerKeeps::EARLIER_KV && l.source == layer;
+    });
+  }
   // Returns the number of the first head that a layer attends to.
   int64_t first_head(int layer) const { return first_head_[source(layer)]; }
   int64_t heads() const { return static_cast<int64_t>(layer_of_.size()); }
@@ -174,8 +180,6 @@ class KvShape {
   // Returns the first layer of each combination of head size and number of KV heads. Layers without
   // rows are left out.
   const std::vector<int>& kinds() const { return kinds_; }
-  // Names the first layer that attends to an earlier layer's keys and values; empty: there is none.
-  std::string other_data() const;
   // Names two layers with keys and values that differ in heads or head size, or the first one that
   // attends to those of another; empty: there is none. Layers that keep a state do not count.
   std::string uneven() const;

@@ -134,6 +134,9 @@ struct LayerConfig {
   bool has_ffn = true;
   int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
   bool value_is_key = false;         // wk makes the values too: wv is the same matrix
+  // The earlier layer whose keys and values this one attends to; -1: it has its own.
+  int kv_source = -1;
+  int hidden_dim = 0;  // width of its FFN without experts; 0: Config's value
 };
 
 // gate(W1 x) * (W3 x). RELU_SQUARED has no gate.
@@ -155,6 +158,10 @@ struct ExpertsConfig {
   // output is multiplied by sigmoid(LayerWeights::shared_gate x).
   int shared_dim = 0;
   bool shared_gate = false;
+  // The layer's FFN without experts runs next to them: LayerWeights has the tensors of both, and
+  // Device::ffn adds their results.
+  bool next_to_ffn = false;
+  float score_scale = 1;  // the router's scores are multiplied by it
 };
 
 // RMS norm of q and of k before RoPE.
@@ -187,6 +194,8 @@ struct Config {
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
   float logit_softcap = 0;      // logits are softcap * tanh(logit / softcap); 0: as they are
+  // Width of each layer's part of the per-layer embeddings (Weights::layer_embedding); 0: none.
+  int layer_embedding_dim = 0;
   // Norms that layers have: of the input of attention and FFN (pre), and of their output (post).
   bool pre_norm = true, post_norm = false;
   // Epsilon of post norms. Norms of q, k and embeddings have norm_eps; norms of a layer's input and
@@ -250,6 +259,18 @@ struct Config {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;
   }
+  // Returns the width of a layer's FFN without experts.
+  int ffn_width(int layer) const {
+    return layers[layer].hidden_dim > 0 ? layers[layer].hidden_dim : hidden_dim;
+  }
+  // Returns the last layer that keeps keys and values, or a state, of its own. Later layers need
+  // only the tokens whose output is wanted.
+  int last_keeper() const {
+    int layer = n_layers - 1;
+    while (layer > 0 && (layers[layer].kv_source >= 0 || layers[layer].mixer == Mixer::NONE))
+      --layer;
+    return layer;
+  }
   // Tell whether a layer attends to keys and values, and whether it keeps a recurrent state.
   bool attends(int layer) const { return layers[layer].mixer == Mixer::ATTENTION; }
   bool recurs(int layer) const { return layers[layer].mixer == Mixer::RECURRENT; }
@@ -264,11 +285,14 @@ struct Config {
   // all chosen experts count.
   int64_t ffn_values() const {
     int64_t most = 0;
-    for (const LayerConfig& l : layers)
-      most = std::max<int64_t>(
-          most, l.has_experts ? std::max(experts.n_used * experts.hidden_dim, experts.shared_dim)
-                : l.has_ffn   ? hidden_dim
-                              : 0);
+    for (int i = 0; i < n_layers; ++i) {
+      const LayerConfig& l = layers[i];
+      if (l.has_experts)
+        most = std::max<int64_t>(
+            {most, int64_t(experts.n_used) * experts.hidden_dim, experts.shared_dim});
+      if (l.has_ffn && (!l.has_experts || experts.next_to_ffn))
+        most = std::max<int64_t>(most, ffn_width(i));
+    }
     return most;
   }
   // The residual stream is held divided by residual_scale, so that layers add their outputs without
@@ -298,8 +322,10 @@ struct LayerWeights {
   // [n_heads*head_dim][dim]. Config::query_gate: [n_heads][2][head_dim][dim]: the rows of each
   // head's query, then those of its gate, which has the meaning of wgate.
   Tensor wq;
-  Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
-  Tensor wo;      // [dim][n_heads*head_dim]
+  // [n_kv_heads*head_dim][dim]; without rows: the layer has no keys and values of its own
+  // (LayerConfig::kv_source)
+  Tensor wk, wv;
+  Tensor wo;  // [dim][n_heads*head_dim]
   // A layer that keeps a recurrent state has these in place of wq, wk and wv, in the order of
   // recurrent_tensors. Its wo is [dim][recurrent_out].
   std::vector<Tensor> mix;
@@ -326,6 +352,15 @@ struct LayerWeights {
   Tensor choice_bias;          // Routing::choice_bias: [1][experts.n] F32
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;  // experts.shared_dim wide
+  // ExpertsConfig::next_to_ffn, [1][dim] F32 each: norms of the router's and of the experts' input,
+  // and of the outputs of the FFN and of the experts before they are added. post_ffn_norm is that
+  // of their sum.
+  Tensor router_norm, expert_norm, ffn_out_norm, expert_out_norm;
+  Tensor expert_scales;  // [1][experts.n] F32, factors of the experts' weights; or without data
+  // Per-layer embeddings (Device::add_layer_embedding): [layer_embedding_dim][dim],
+  // [dim][layer_embedding_dim], and the norm [1][dim] F32. layer_projection is this layer's rows of
+  // Weights::layer_projection.
+  Tensor embedding_gate, embedding_out, embedding_norm, layer_projection;
   bool has_ffn() const { return w2.rows > 0 || !experts.empty(); }
   Tensor shared_gate;  // [1][dim] F32
 };
@@ -345,6 +380,10 @@ struct DraftWeights {
 struct Weights {
   Tensor embedding;       // [vocab_size][dim]
   Tensor embedding_norm;  // [1][dim] F32, all ones; without data: embeddings are not normalised
+  // Per-layer embeddings: [vocab_size][n_layers*layer_embedding_dim],
+  // [n_layers*layer_embedding_dim][dim], and a norm [1][layer_embedding_dim] F32; without rows:
+  // there are none. The first may be half of a file; only the tokens' rows of it are read.
+  Tensor layer_embedding, layer_projection, layer_projection_norm;
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [1][dim] F32
   Tensor output;      // [vocab_size][dim]; the embedding itself when tied
@@ -364,6 +403,8 @@ struct ModelParts {
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
   std::vector<Buffer> generated;  // bytes of tensors without data, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
+  // Returns the bytes of weights that every token reads.
+  uint64_t resident_bytes() const { return weight_bytes - weights.layer_embedding.bytes(); }
   // GGUF's names of the tensors, and those of the model's own file.
   const TensorNames *gguf_names, *file_names;
 

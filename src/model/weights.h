@@ -27,6 +27,13 @@ struct TensorNames {
   const char* sinks;
   const char* wgate;
   const char* output_scale = nullptr;  // a file may lack it
+  // ExpertsConfig::next_to_ffn: LayerWeights' tensors of these names.
+  const char *router_norm = nullptr, *expert_norm = nullptr, *ffn_out_norm = nullptr,
+             *expert_out_norm = nullptr, *expert_scales = nullptr;
+  // Per-layer embeddings: the tensors of Weights and of LayerWeights with these names.
+  const char *layer_embedding = nullptr, *layer_projection = nullptr,
+             *layer_projection_norm = nullptr, *embedding_gate = nullptr, *embedding_out = nullptr,
+             *embedding_norm = nullptr;
   // The experts lie as in gpt-oss's folders: formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms
@@ -148,6 +155,9 @@ bool is_part_for_images(std::string_view gguf_name);
 // Sets `parts` to the rows of `whole`, one part after the other. Requires: the parts' numbers of
 // rows are set. If `whole` has no rows, nothing is changed.
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
+
+// Sets each layer's layer_projection to its rows of the whole matrix, if there is one.
+void take_layer_projections(Weights& weights);
 
 // Fills model's weights, owned, generated, read_ahead, n_params and weight_bytes. where: file or
 // folder, for missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape),

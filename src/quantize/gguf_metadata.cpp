@@ -149,7 +149,7 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
     std::vector<int32_t> heads;
     for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
     out.integers(key, heads);
-  } else if (family_of_architecture(c.architecture)->uneven_kv_heads) {
+  } else if (family_of_architecture(c.architecture)->uneven_layers) {
     std::vector<int32_t> heads;
     for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.kv_heads(l));
     out.integers(key, heads);
@@ -190,7 +190,12 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kDim.gguf, c.dim);
   count(field::kLayers.gguf, c.n_layers + c.draft_head);
   if (c.draft_head) count("nextn_predict_layers", 1);
-  if (!family.one_part) {
+  const auto widened = std::ranges::find_if(c.layers, [](const auto& l) { return l.hidden_dim; });
+  if (widened != c.layers.end()) {
+    std::vector<int32_t> widths;
+    for (int l = 0; l < c.n_layers; ++l) widths.push_back(c.ffn_width(l));
+    out.integers(a + "." + family.hidden_dim.gguf, widths);
+  } else if (!family.one_part) {
     count(family.hidden_dim.gguf, c.hidden_dim);
   } else {
     std::vector<int32_t> widths;
@@ -218,9 +223,12 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
     return std::ranges::any_of(family.fields,
                                [&](const Field& f) { return f.gguf && key == f.gguf; });
   };
-  // llama.cpp needs these of Gemma 4.
-  for (const char* key : {"attention.shared_kv_layers", "embedding_length_per_layer_input"})
-    if (has_key(key)) count(key, 0);
+  if (has_key("attention.shared_kv_layers"))
+    count("attention.shared_kv_layers",
+          static_cast<int>(std::ranges::count_if(
+              c.layers, [](const LayerConfig& l) { return l.kv_source >= 0; })));
+  if (has_key("embedding_length_per_layer_input"))
+    count("embedding_length_per_layer_input", c.layer_embedding_dim);
   if (has_key(field::kRotated.gguf)) out.boolean(a + "." + field::kRotated.gguf, rope.theta > 0);
   write_layers(out, family, c, where);
   if (c.experts.n > 0) {

@@ -268,6 +268,7 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
              same_output = draft.output.data == model.weights.output.data;
   for (const NamedTensor& t : named_tensors(model)) {
     if (t.role == NamedTensor::VECTOR) continue;
+    if (t.part_cols > 0) continue;  // only a few of its rows are ever read
     bool fallback = false;
     const DType type = type_in_mix(mix, t, model.config, &fallback);
     if (bits_of(type) >= bits_of(t.tensor->type)) continue;
@@ -299,6 +300,7 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
     take_rows(l.w13, {&l.w1, &l.w3});
   };
   for (LayerWeights& l : model.weights.layers) take_parts(l);
+  take_layer_projections(model.weights);
   take_parts(draft.layer);
 }
 

@@ -36,6 +36,7 @@ struct Row {
   const cpu::Kernels* kernels = nullptr;
   // For selectors that read keys themselves, or their own data of the sequence:
   int layer = 0, head = 0;                   // head: the KV head
+  int source = 0;                            // the layer that keeps the blocks (KvShape::source)
   const std::byte* const* blocks = nullptr;  // [n_full] in the host store
   const std::byte* tail = nullptr;           // the last block
   KvType type = KvType::F16;

@@ -37,6 +37,8 @@ inline void touch(const LayerWeights& w) {
                                &w.w2,
                                &w.q_norm,
                                &w.k_norm,
+                               &w.v_norm,
+                               &w.output_scale,
                                &w.bq,
                                &w.bk,
                                &w.bv,
@@ -48,7 +50,16 @@ inline void touch(const LayerWeights& w) {
                                &w.router,
                                &w.router_bias,
                                &w.choice_bias,
-                               &w.shared_gate};
+                               &w.shared_gate,
+                               &w.router_norm,
+                               &w.expert_norm,
+                               &w.ffn_out_norm,
+                               &w.expert_out_norm,
+                               &w.expert_scales,
+                               &w.embedding_gate,
+                               &w.embedding_out,
+                               &w.embedding_norm,
+                               &w.layer_projection};
   static_assert(sizeof w == std::size(all) * sizeof(Tensor) + sizeof w.experts + sizeof w.shared +
                                 sizeof w.mix,
                 "a tensor is not touched");
@@ -63,6 +74,9 @@ inline void touch(const Model& model) {
   touch(model.weights.embedding_norm);
   touch(model.weights.output);
   touch(model.weights.final_norm);
+  touch(model.weights.layer_embedding);
+  touch(model.weights.layer_projection);
+  touch(model.weights.layer_projection_norm);
   for (const LayerWeights& w : model.weights.layers) touch(w);
 }
 

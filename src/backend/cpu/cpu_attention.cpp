@@ -72,6 +72,7 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
     r.row.bound_factor = kv.bound_factor.data();
     r.row.kernels = kernels_;
     r.row.layer = layer;
+    r.row.source = store_.shape().source(layer);
     r.row.head = r.head;
     r.row.blocks = kv.blocks.data();
     r.row.tail = kv_->tail(*r.sequence, layer, r.head);
@@ -383,6 +384,7 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
   if (step_.coverage) measure_coverage(n_rows);
   reports_.resize(n_rows);
+  counted_sets_.resize(heads);
   for (int64_t i = 0; i < n_rows; ++i) {
     const ActiveRow& r = rows_[i];
     reports_[i] = {r.row.n_blocks,
@@ -397,8 +399,13 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
     if (step_.working_set == 0) continue;
     WorkingSet& set = *r.sequence->working_set;
     const auto row = static_cast<size_t>(store_.shape().first_head(layer)) + r.head;
+    // A layer that attends to an earlier layer's blocks counts those that it adds to that layer's.
+    RowSets& before = counted_sets_[r.head];
+    if (step_.ahead_of(i / heads) == 0)
+      before = store_.shape().source(layer) == layer ? RowSets{} : set.sizes(row);
     set.add(row, r.plan->order().data(), r.at);
     reports_[i].working_sets = set.sizes(row);
+    for (int w = 0; w < kWindows; ++w) reports_[i].working_sets[w] -= before[w];
   }
   if (step_.report) step_.report(layer, reports_.data());
 }

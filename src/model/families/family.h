@@ -71,7 +71,8 @@ struct Family {
   // window. Null: all layers have one size.
   const char* full_head_dim = nullptr;
   int full_head_dim_default = 0;
-  bool uneven_kv_heads = false;  // GGUF may give each layer a different number of KV heads
+  // GGUF may give each layer a different number of KV heads, and width of its FFN.
+  bool uneven_layers = false;
   // Layers may make values with the matrix of the keys: in GGUF, those that lack wv.
   bool value_may_be_key = false;
   // RoPE may be "proportional": dimension j pairs with j + head_dim / 2, and only the first share
@@ -127,8 +128,6 @@ struct Family {
   const TensorNames* hf_names_too = nullptr;  // if a folder lacks the embedding of hf_names
   bool mxfp4 = false;                         // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};         // fields that `describe` reads
-  // Refuses, before anything else is read, models that riffle does not run; null: there are none.
-  void (*refuse)(const Fields& fields) = nullptr;
   // Fills in the fields that only this family has, after all others were read. window: the model's,
   // even if no layer has it; 0: none.
   void (*describe)(const Fields& fields, int window, Config* config) = nullptr;

@@ -179,6 +179,7 @@ void CpuDevice::make_list_rows(const PrefillAttention& a) {
     row.n_full = row.n_blocks - 1;
     row.kernels = kernels_;
     row.layer = a.layer;
+    row.source = store_.shape().source(a.layer);
     row.head = h;
     row.blocks = a.kv.blocks + h * a.kv.n_blocks;
     row.tail = row.blocks[row.n_blocks - 1];
