@@ -75,6 +75,19 @@ struct Linear {
   Phase phase = Phase::Decode;
 };
 
+// Products of heads, each with its own matrix: y[i*ldy + h*y_head + r] = W_h[r] . x_ih, where
+// x_ih are the `cols` values from x + i*ldx + h*x_head on. The `copied` values after them are
+// copied behind the product.
+struct HeadProducts {
+  const std::vector<Tensor>* weights = nullptr;  // [heads], of one type and shape
+  const float* x = nullptr;
+  int64_t ldx = 0, x_head = 0;
+  float* y = nullptr;
+  int64_t ldy = 0, y_head = 0;
+  int64_t n = 0, copied = 0;
+  Phase phase = Phase::Decode;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -155,6 +168,10 @@ class Device {
   // x[i] = row tokens[i] of the table, times Config::stream_scale.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   virtual void linear(const Linear& args) = 0;
+  virtual void multiply_heads(const HeadProducts& args) {
+    (void)args;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for multi-head latent attention");
+  }
   // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows. Each product adds its bias,
   // norms that the layer lacks are skipped, and Config::activation may replace silu. Norms have the
   // epsilons of Linear::norm and Linear::post_norm. A mixture of experts takes the place of the

@@ -25,7 +25,8 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
       continue;
     }
     const int window = config.layers[i].window;
-    LayerShape layer{LayerKeeps::KV, config.kv_heads(i), config.head_size(i)};
+    LayerShape layer{config.latent ? LayerKeeps::KEYS : LayerKeeps::KV, config.kv_heads(i),
+                     config.head_size(i)};
     if (window > 0 && (o.options.n_ctx > window || !like_whole(i))) {
       layer.keeps = LayerKeeps::WINDOW_KV;
       layer.window = window;

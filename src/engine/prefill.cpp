@@ -203,7 +203,6 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[r.layer];
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
-  const int64_t kv_width = c.kv_width(r.layer);
   const Activations::Rows& a = act_->prompt;
   // Only the logits need the last layer's output, so unless all of them are needed, only the last
   // token of the prompt goes beyond the last keys and values that a layer keeps.
@@ -253,13 +252,12 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
       if (begin < end) attend_rows(r, xc, begin, end, &qkv);
     return;
   }
-  qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
-  qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
+  qkv.outs[0] = ops_->key_product(w, r.layer, a);
+  qkv.outs[1] = ops_->value_product(w, r.layer, a);
   qkv.outs[2] = ops_->query_product(w, r.layer, a);
-  qkv.n_outs = skip == 0 ? 3 : 2;
+  qkv.n_outs = skip == 0 && !c.latent ? 3 : 2;
   device_->linear(qkv);
-  ops_->norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
-  ops_->norm_qk(a.v.as<float>(), rows, kv_width, w.v_norm);
+  ops_->finish_keys(w, r.layer, rows, a);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
   for (const auto& [begin, end] : parts)
     if (begin < end) attend_rows(r, xc, begin, end, skip == 0 ? nullptr : &qkv);
@@ -273,7 +271,9 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   const Activations::Rows& a = act_->prompt;
   const int64_t n = end - begin, pos0 = r.n0 + r.first + begin, q_width = c.q_width(r.layer);
   float* const x = xc + begin * c.dim;
-  if (qkv) {
+  if (c.latent) {
+    ops_->latent_queries(w, r.layer, x, n, Phase::Prefill, a);
+  } else if (qkv) {
     Linear q = *qkv;
     q.x = x;
     q.n = n;
@@ -281,8 +281,10 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
     q.n_outs = 1;
     device_->linear(q);
   }
-  ops_->take_queries(r.layer, n, a);
-  ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
+  if (!c.latent) {
+    ops_->take_queries(r.layer, n, a);
+    ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
+  }
   if (!r.list) device_->rope(a.q.as<float>(), n, q_width, c.n_heads, pos0, c.query_rope(r.layer));
   PromptAttention att;
   att.q = a.q.as<float>();
@@ -304,7 +306,7 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   r.prompt->attend(att);
   r.pairs +=
       static_cast<double>(n) * (static_cast<double>(pos0) + static_cast<double>(n + 1) / 2.0);
-  ops_->finish_layer(w, a.att.as<float>(), a.q.as<float>(),
+  ops_->finish_layer(w, ops_->attended(w, r.layer, n, Phase::Prefill, a), a.q.as<float>(),
                      c.query_gate ? a.gate.as<float>() : nullptr, x, n, Phase::Prefill, [&] {
                        device_->add_layer_embedding(r.layer, r.tokens.data() + r.first + begin, n,
                                                     x, Phase::Prefill);

@@ -233,6 +233,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
     whole = times;
     times = 1;
   }
+  s.mscale_all_dim = static_cast<float>(log);
   finish_yarn(&s, whole, log > 0 ? 1 : 0, log);
   s.attention_factor *= times;
 }
@@ -287,7 +288,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   for (const char* name :
        {".attention.value_length", ".attention.head_dim"}) {  // the latter: Ollama's converter
     const int length = dimension(fields, a + name, kMaxHeadDim, c.head_dim);
-    if (length != c.head_dim)
+    if (length != c.head_dim && !family.latent)
       unsupported(file, a + name, std::to_string(length),
                   std::to_string(c.head_dim) + ", as the keys have");
   }

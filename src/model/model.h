@@ -69,6 +69,7 @@ struct RopeScaling {
   float attention_factor = 1;           // YARN, LONGROPE: of cosines and sines
   float beta_fast = 32, beta_slow = 1;  // YARN
   bool truncated = true;                // YARN: its ramp begins and ends at whole dimensions
+  float mscale_all_dim = 0;             // YARN: DeepSeek's; latent attention alone reads it
   float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
   // FACTORS, LONGROPE: divisors of the frequencies, [rotated/2]. LONGROPE takes `factors` in
   // contexts of at most original_ctx tokens, and long_factors in longer ones.
@@ -84,6 +85,7 @@ struct Rope {
   // (j, j + rotated/2); 0: all.
   int rotated = 0;
   int head_dim = 0;  // size of the heads that it rotates; 0: Config::head_dim
+  int skipped = 0;   // values of each head before them, which are not rotated
   // Factor of queries and keys. riffle's scores are always q.k / sqrt(head_dim). If a model wants
   // q.k * f, this is sqrt(f * sqrt(head_dim)).
   float factor = 1;
@@ -115,6 +117,22 @@ struct RecurrenceConfig {
   bool tiled = false, qkvz_by_key = false, ba_by_key = false;
   int64_t v_width() const { return int64_t(v_heads) * v_dim; }
   int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + v_width(); }  // convolved
+};
+
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). A token has one latent,
+// of which LayerWeights::k_b and v_b make the keys and values of every head. riffle multiplies each
+// query by its head's k_b instead, and each head's attended latent by v_b. So all heads attend to
+// one row a token, [latent | rotated key], which is a key of head_dim = kv_rank + rope_dim values
+// and a value too. n_kv_heads is 1.
+struct LatentConfig {
+  int kv_rank = 0;  // width of the latent; 0: the model has no such attention
+  int q_rank = 0;   // width of the latent of which wq makes queries; 0: wq makes them of x
+  // A query's values before k_b, of each head: those that are not rotated, then those that are.
+  int nope_dim = 0, rope_dim = 0;
+  int value_dim = 0;      // size of each head's values after v_b
+  float query_scale = 1;  // factor of queries, so that scores are q.k / sqrt(head_dim)
+  explicit operator bool() const { return kv_rank > 0; }
+  int query_dim() const { return nope_dim + rope_dim; }
 };
 
 // The first half of a layer, before its FFN.
@@ -190,6 +208,7 @@ struct Config {
   Activation activation = Activation::SILU;
   ExpertsConfig experts;
   RecurrenceConfig recurrence;  // settings of recurrent layers
+  LatentConfig latent;          // settings of all layers, if they have it
   // Factors of the embeddings, of each layer's outputs to the residual stream, and of the logits.
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
@@ -201,6 +220,8 @@ struct Config {
   // Epsilon of post norms. Norms of q, k and embeddings have norm_eps; norms of a layer's input and
   // the final norm have stream_eps().
   float post_norm_eps = 0;
+  // Epsilon of the norms of a layer's input and of the final norm; 0: norm_eps.
+  float layer_norm_eps = 0;
   QkNorm qk_norm = QkNorm::NONE;
   float q_norm_weight = 1;      // weight of every norm of q, if the file has no such tensors
   bool value_norm = false;      // each head of v is RMS-normalised, without weights
@@ -248,7 +269,8 @@ struct Config {
   int64_t widest_q() const {
     int64_t most = 0;
     for (int layer = 0; layer < n_layers; ++layer) most = std::max(most, q_width(layer));
-    return most;
+    const int head = std::max(latent.query_dim(), latent.value_dim);
+    return std::max({most, int64_t(n_heads) * head, int64_t(latent.q_rank)});
   }
   int64_t widest_kv() const {
     int64_t most = 0;
@@ -298,7 +320,9 @@ struct Config {
   // The residual stream is held divided by residual_scale, so that layers add their outputs without
   // a factor. Norms undo the division; with these two they undo it exactly.
   float stream_scale() const { return embedding_scale / residual_scale; }
-  float stream_eps() const { return norm_eps / (residual_scale * residual_scale); }
+  float stream_eps() const {
+    return (layer_norm_eps > 0 ? layer_norm_eps : norm_eps) / (residual_scale * residual_scale);
+  }
 };
 
 // Returns the configuration of the one layer of DraftWeights: like that of the last layer that
@@ -326,6 +350,12 @@ struct LayerWeights {
   // (LayerConfig::kv_source)
   Tensor wk, wv;
   Tensor wo;  // [dim][n_heads*head_dim]
+  // Config::latent: wq is [n_heads*query_dim][q_rank or dim], wv makes the latent [kv_rank][dim],
+  // wk the rotated part of the key [rope_dim][dim]; wo is [dim][n_heads*value_dim]. wkv_a is the
+  // latent's rows and then the key's, wq_a [q_rank][dim]. Both latents are normalised: q_a_norm and
+  // kv_a_norm, [1][rank] F32. For each head: k_b [kv_rank][nope_dim], v_b [value_dim][kv_rank].
+  Tensor wq_a, q_a_norm, wkv_a, kv_a_norm;
+  std::vector<Tensor> k_b, v_b;
   // A layer that keeps a recurrent state has these in place of wq, wk and wv, in the order of
   // recurrent_tensors. Its wo is [dim][recurrent_out].
   std::vector<Tensor> mix;

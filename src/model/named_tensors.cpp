@@ -42,7 +42,20 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     };
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
     add(names.post_attn_norm, layer.post_attn_norm, N::VECTOR);
-    if (layer.wqkv.rows > 0) {
+    // Adds a matrix of each head.
+    const auto add_heads = [&](const char* rest, std::vector<Tensor>& heads) {
+      for (size_t h = 0; h < heads.size(); ++h)
+        add(rest, heads[h], N::OTHER, false, "", h, heads.size());
+    };
+    if (layer.wkv_a.rows > 0) {
+      add(names.wq_a, layer.wq_a, N::OTHER);
+      add(names.q_a_norm, layer.q_a_norm, N::VECTOR);
+      add(layer.wq_a.rows > 0 ? names.wq_b : names.wq, layer.wq, N::OTHER);
+      add(names.wkv_a, layer.wkv_a, N::OTHER);
+      add(names.kv_a_norm, layer.kv_a_norm, N::VECTOR);
+      add_heads(names.k_b, layer.k_b);
+      add_heads(names.v_b, layer.v_b);
+    } else if (layer.wqkv.rows > 0) {
       add(names.wqkv, layer.wqkv, N::V);
     } else {
       add(names.wq, layer.wq, N::OTHER, true);

@@ -174,6 +174,36 @@ class Binder {
     return all;
   }
 
+  // Returns the matrices of n heads, which are `rows` rows of a matrix each: of the rows of a head,
+  // keys [k_rows][cols], transposed, and then values [v_rows][cols]. Both are copies.
+  void split_heads(const std::string& name, int n, int64_t k_rows, int64_t v_rows, int64_t cols,
+                   std::vector<Tensor>* keys, std::vector<Tensor>* values) {
+    const int64_t rows = k_rows + v_rows;
+    const RawTensor& raw = at(name, {static_cast<uint64_t>(n * rows), static_cast<uint64_t>(cols)});
+    if (!raw.type || is_quantised(*raw.type))
+      unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+    const DType type = *raw.type;
+    const int64_t size = dtype_info(type).block_bytes, k_bytes = k_rows * cols * size,
+                  v_bytes = v_rows * cols * size;
+    use(name, raw);
+    packed_.insert(&raw);
+    for (int64_t i = 0; i < n * rows * cols && n * rows * cols <= kMostChecked; ++i)
+      finite_element(raw, name, i);
+    Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(raw.bytes));
+    for (int64_t h = 0; h < n; ++h) {
+      const uint8_t* const from = raw.data + h * (k_bytes + v_bytes);
+      auto* const k = buffer.as<uint8_t>() + h * (k_bytes + v_bytes);
+      for (int64_t r = 0; r < k_rows; ++r)
+        for (int64_t c = 0; c < cols; ++c)
+          std::memcpy(k + (c * k_rows + r) * size, from + (r * cols + c) * size, size);
+      std::memcpy(k + k_bytes, from + k_bytes, v_bytes);
+      keys->push_back({type, cols, k_rows, k});
+      values->push_back({type, v_rows, cols, k + k_bytes});
+    }
+    model_.n_params += static_cast<uint64_t>(n * rows * cols);
+    model_.weight_bytes += raw.bytes;
+  }
+
   // Returns n vectors of `cols` values, the rows of a matrix.
   std::vector<Tensor> vectors(const std::string& name, int n, int64_t cols) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(n), static_cast<uint64_t>(cols)});
@@ -465,6 +495,34 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
   return mix;
 }
 
+// Binds the tensors of multi-head latent attention.
+void bind_latent(Binder& binder, const Config& c, const TensorNames& names,
+                 const std::string& prefix, LayerWeights* layer) {
+  const LatentConfig& l = c.latent;
+  const int64_t q_rows = int64_t(c.n_heads) * l.query_dim();
+  const auto name = [&](const char* rest) { return prefix + rest; };
+  if (l.q_rank > 0) {
+    layer->wq_a = binder.matrix(name(names.wq_a), l.q_rank, c.dim);
+    layer->q_a_norm = binder.vector(name(names.q_a_norm), l.q_rank);
+    layer->wq = binder.matrix(name(names.wq_b), q_rows, l.q_rank);
+  } else {
+    layer->wq = binder.matrix(name(names.wq), q_rows, c.dim);
+  }
+  layer->wkv_a = binder.matrix(name(names.wkv_a), l.kv_rank + l.rope_dim, c.dim);
+  layer->wv.rows = l.kv_rank;
+  layer->wk.rows = l.rope_dim;
+  take_rows(layer->wkv_a, {&layer->wv, &layer->wk});
+  layer->kv_a_norm = binder.vector(name(names.kv_a_norm), l.kv_rank);
+  if (names.wkv_b) {
+    binder.split_heads(name(names.wkv_b), c.n_heads, l.nope_dim, l.value_dim, l.kv_rank,
+                       &layer->k_b, &layer->v_b);
+  } else {
+    layer->k_b = binder.stack(name(names.k_b), c.n_heads, l.kv_rank, l.nope_dim);
+    layer->v_b = binder.stack(name(names.v_b), c.n_heads, l.value_dim, l.kv_rank);
+  }
+  layer->wo = binder.matrix(name(names.wo), c.dim, int64_t(c.n_heads) * l.value_dim);
+}
+
 // Binds layer l of c. prefix: the beginning of its tensors' names.
 LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorNames& names,
                         const std::string& prefix) {
@@ -483,7 +541,9 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
     layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
   }
-  if (c.attends(l)) {
+  if (c.attends(l) && c.latent) {
+    bind_latent(binder, c, names, prefix, &layer);
+  } else if (c.attends(l)) {
     if (!own_kv) {
       layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
       for (const char* rest : {names.wk, names.wv, names.k_norm})  // some files keep them, unused

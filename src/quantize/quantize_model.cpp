@@ -298,6 +298,7 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
   const auto take_parts = [](LayerWeights& l) {
     take_rows(l.wqkv, {&l.wq, &l.wk, &l.wv});
     take_rows(l.w13, {&l.w1, &l.w3});
+    take_rows(l.wkv_a, {&l.wv, &l.wk});
   };
   for (LayerWeights& l : model.weights.layers) take_parts(l);
   take_layer_projections(model.weights);

@@ -46,9 +46,12 @@ struct TinyCheckpoint {
     const auto types = config.value("layer_types", std::vector<std::string>());
     return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
+  // Tells whether it has multi-head latent attention, which runs on the CPU alone.
+  bool has_latents() const { return config.contains("kv_lora_rank"); }
   // Tells whether the CUDA kernels support this head size and this number of query heads for each
   // KV head.
   bool runs_on_gpu(int most_group = 16) const {
+    if (has_latents()) return false;
     const int d = head_dim(), heads = integer("num_attention_heads");
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= most_group * config.value("num_key_value_heads", heads);

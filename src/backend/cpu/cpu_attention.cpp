@@ -77,6 +77,7 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
     r.row.blocks = kv.blocks.data();
     r.row.tail = kv_->tail(*r.sequence, layer, r.head);
     r.row.type = layout.type;
+    r.row.values_in_keys = layout.values_in_keys;
     r.row.state = r.sequence->selection.get();
     r.list_q = nullptr;
     r.plan = &plans_[i];
@@ -147,7 +148,8 @@ void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_bloc
     const float weight = r.plan->log_weight(i);
     for (int h = 0; weight != 0 && h < r.row.g; ++h) state.m[h] -= weight;
     kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type,
-                                     layout.block_size, token_mask(r, i), &state, l_block, next);
+                                     layout.block_size, r.row.value_offset(), token_mask(r, i),
+                                     &state, l_block, next);
     for (int h = 0; weight != 0 && h < r.row.g; ++h) state.m[h] += weight;
     data = next;
   }
@@ -344,8 +346,8 @@ void CpuDevice::measure_coverage(int64_t n_rows) {
     cpu::AttendState all{base, base + g * d, base + g * d + g};
     const auto add = [&](int b, uint64_t mask) {
       kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type,
-                                       layout.block_size, mask, &all, base + g * d + 2 * g,
-                                       nullptr);
+                                       layout.block_size, r.row.value_offset(), mask, &all,
+                                       base + g * d + 2 * g, nullptr);
     };
     if (r.plan->n_sampled() > 0) {  // samples do not count as covered
       clear(all, g, d);
@@ -382,6 +384,7 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
   if (kv_->in_place()) attend_in_place(n_rows, selector);
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
+  restore_values(layer, out, step_.n, int64_t(config_.n_heads) * d);
   if (step_.coverage) measure_coverage(n_rows);
   reports_.resize(n_rows);
   counted_sets_.resize(heads);

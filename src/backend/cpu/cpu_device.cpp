@@ -136,6 +136,12 @@ void CpuDevice::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32
   const Rope& r = config_.ropes[rope];
   const int d = config_.rope_head(r);
   const RopePairs pairs = {config_.rope_interleaved, r.rotated > 0 ? r.rotated : d};
+  if (r.skipped > 0)
+    return for_rows(threads_, n, [&](int64_t i) {
+      for (int h = 0; h < n_heads; ++h)
+        kernels_->linear.rope(x + i * ld + int64_t(h) * (r.skipped + d) + r.skipped, 1, d, 1, d,
+                              cos_sin_[rope].data(), pos + i, pairs);
+    });
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
     kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads, d,
@@ -148,7 +154,7 @@ void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0,
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
   if (!store_.shape().layout(0).transforms_keys()) return;  // all layers have the same type
-  const int d = config_.rope_head(config_.ropes[rope]);
+  const int d = config_.rope_head(config_.ropes[rope]) + config_.ropes[rope].skipped;
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
 }
 
@@ -159,6 +165,14 @@ void CpuDevice::shift_keys(float* k, int64_t n, std::span<const float> centre, f
 
 void CpuDevice::transform(float* heads, int n_heads, int d) {
   for (int h = 0; h < n_heads; ++h) hadamard(heads + int64_t(h) * d, d);
+}
+
+void CpuDevice::restore_values(int layer, float* out, int64_t n, int64_t ldo) {
+  const BlockLayout layout = store_.shape().layout(layer);
+  if (!layout.values_in_keys || !layout.transforms_keys()) return;
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    transform(out + i * ldo, config_.n_heads, layout.head_dim);  // it is its own inverse
+  });
 }
 
 void CpuDevice::split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
@@ -244,6 +258,8 @@ void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase p
                        used, c.renormalised, c.routing, routed);
     else route_row(scores + i * experts, experts, used, c.renormalised, routed);
     for (int k = 0; scales && k < used; ++k) routed[k].weight *= scales[routed[k].expert];
+    if (!c.routing.sigmoid && c.routing.scale != 1)
+      for (int k = 0; k < used; ++k) routed[k].weight *= c.routing.scale;
   });
 }
 
@@ -381,8 +397,9 @@ void CpuDevice::store_prefill(int layer, const float* k, const float* v, int64_t
       std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
       std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
-                                   row + layout.value_offset());
+      if (!layout.values_in_keys)
+        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                     row + layout.value_offset());
     }
   });
 }
@@ -527,8 +544,9 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
       std::byte* row = kv_->tail(*step_.sequences[i], layer, h) +
                        step_.position(i) % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
-                                   row + layout.value_offset());
+      if (!layout.values_in_keys)
+        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                     row + layout.value_offset());
     }
 }
 
@@ -536,6 +554,7 @@ void CpuDevice::attend_prefill(const PrefillAttention& a) {
   if (a.kv.unrotated) attend_prefill_list(a);
   else if (a.share > 0) attend_prefill_tiles(a);
   else attend_prefill_dense(a);
+  restore_values(a.layer, a.out, a.n, a.ldo);
   if (!a.last || !a.sequence->selection || !store_.shape().selects(a.layer)) return;
   const int d = config_.head_size(a.layer), heads = config_.kv_heads(a.layer),
             g = config_.n_heads / heads;
@@ -575,8 +594,8 @@ void CpuDevice::attend_prefill_dense(const PrefillAttention& a) {
     kernels_->attention.attend_prefill(
         a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window, nullptr,
         reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks), layout.block_size,
-        layout.type, sinks(a.layer, h), a.out + i0 * a.ldo + h * g * d, a.ldo,
-        thread_scratch_[thread].data());
+        layout.type, static_cast<int64_t>(layout.value_offset()), sinks(a.layer, h),
+        a.out + i0 * a.ldo + h * g * d, a.ldo, thread_scratch_[thread].data());
   });
 }
 

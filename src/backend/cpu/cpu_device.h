@@ -33,6 +33,7 @@ class CpuDevice : public Device {
     key_centres_ = std::move(centres);
   }
   void linear(const Linear& args) override;
+  void multiply_heads(const HeadProducts& args) override { products_.multiply_heads(args); }
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
                            Phase phase) override;
@@ -133,6 +134,8 @@ class CpuDevice : public Device {
   static void shift_keys(float* k, int64_t n, std::span<const float> centre, float sign);
   // Transforms a token's heads of d values (BlockLayout::transforms_keys).
   static void transform(float* heads, int n_heads, int d);
+  // Undoes the transform of n rows of attended values, if values are transformed keys.
+  void restore_values(int layer, float* out, int64_t n, int64_t ldo);
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_parts(int64_t n_rows, const Selector& selector);

@@ -46,7 +46,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
   const int64_t chunk = std::min(o.prefill_chunk, o.n_ctx);
   const std::vector<const cpu::Kernels*> choices =
       o.isa == IsaChoice::AUTO ? kernel_choices() : std::vector{options.kernels};
-  uint64_t packed = 0, products = 0, attention = 0;
+  uint64_t packed = 0, products = 0, attention = 0, heads = 0;
   const auto see = [&](const Tensor& w) {
     if (w.rows == 0) return;
     for (const cpu::Kernels* kernels : choices) {
@@ -62,6 +62,14 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
     if (!l.experts.empty())
       for (const Tensor* w : {&l.experts[0].w1, &l.experts[0].w2, &l.experts[0].w3}) see(*w);
     for (const Tensor* w : {&l.shared.w1, &l.shared.w2, &l.shared.w3}) see(*w);
+    see(l.wq_a);
+    for (const std::vector<Tensor>* w : {&l.k_b, &l.v_b})
+      for (const cpu::Kernels* kernels :
+           w->empty() ? std::vector<const cpu::Kernels*>() : choices) {
+        const int64_t rows = std::min(chunk, CpuProducts::kHeadRows);
+        heads = std::max(heads, CpuProducts::packed_bytes(*kernels, f32_kv, w->front(), rows));
+        products = std::max(products, CpuProducts::scratch_bytes(*kernels, f32_kv, w->front()));
+      }
   }
   see(model.weights.output);
   for (int layer = 0; layer < c.n_layers; ++layer) {
@@ -81,7 +89,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
            product({uint64_t(c.widest_kv()), uint64_t(o.n_ctx / kKeyTile), sizeof(float)}));
   add_to(list, MemoryUse::ACTIVATIONS, "rows packed for products", packed);
   add_to(list, MemoryUse::ACTIVATIONS, "scratch of threads",
-         product({uint64_t(o.n_threads), sum({products, attention})}));
+         product({uint64_t(o.n_threads), sum({products, attention, heads})}));
 }
 
 // Adds the digests of all sessions, and an emulated GPU's page tables and newest blocks.

@@ -75,6 +75,7 @@ struct Family {
   bool uneven_layers = false;
   // Layers may make values with the matrix of the keys: in GGUF, those that lack wv.
   bool value_may_be_key = false;
+  bool latent = false;  // the sizes of values in GGUF files are LatentConfig's
   // RoPE may be "proportional": dimension j pairs with j + head_dim / 2, and only the first share
   // of the pairs is rotated.
   bool proportional_rope = false;
