@@ -7,6 +7,7 @@
 
 #include "formats/packed_experts.h"
 #include "kernels/common/half.h"
+#include "kernels/cpu/linear/quants.h"
 #include "model/recurrence.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
@@ -174,34 +175,34 @@ class Binder {
     return all;
   }
 
-  // Returns the matrices of n heads, which are `rows` rows of a matrix each: of the rows of a head,
-  // keys [k_rows][cols], transposed, and then values [v_rows][cols]. Both are copies.
+  // Finds the matrices of n heads in one: of each head the rows of its keys [k_rows][cols], then
+  // those of its values [v_rows][cols]. Keys are transposed, so they are copied: in F16 if the file
+  // has a quantised type.
   void split_heads(const std::string& name, int n, int64_t k_rows, int64_t v_rows, int64_t cols,
                    std::vector<Tensor>* keys, std::vector<Tensor>* values) {
-    const int64_t rows = k_rows + v_rows;
-    const RawTensor& raw = at(name, {static_cast<uint64_t>(n * rows), static_cast<uint64_t>(cols)});
-    if (!raw.type || is_quantised(*raw.type))
-      unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
-    const DType type = *raw.type;
-    const int64_t size = dtype_info(type).block_bytes, k_bytes = k_rows * cols * size,
-                  v_bytes = v_rows * cols * size;
-    use(name, raw);
-    packed_.insert(&raw);
-    for (int64_t i = 0; i < n * rows * cols && n * rows * cols <= kMostChecked; ++i)
-      finite_element(raw, name, i);
-    Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(raw.bytes));
+    const Tensor both = matrix(name, n * (k_rows + v_rows), cols);
+    const DType type = is_quantised(both.type) ? DType::F16 : both.type;
+    const int64_t size = dtype_info(type).block_bytes, bytes = row_bytes(both.type, cols);
+    Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(n * k_rows * cols * size));
+    std::vector<float> row(static_cast<size_t>(cols));
+    std::vector<uint16_t> halves(static_cast<size_t>(cols));
     for (int64_t h = 0; h < n; ++h) {
-      const uint8_t* const from = raw.data + h * (k_bytes + v_bytes);
-      auto* const k = buffer.as<uint8_t>() + h * (k_bytes + v_bytes);
-      for (int64_t r = 0; r < k_rows; ++r)
+      const auto* const from =
+          static_cast<const uint8_t*>(both.data) + h * (k_rows + v_rows) * bytes;
+      auto* const to = buffer.as<uint8_t>() + h * k_rows * cols * size;
+      for (int64_t r = 0; r < k_rows; ++r) {
+        const uint8_t* values_of_row = from + r * bytes;
+        if (is_quantised(both.type)) {
+          cpu::dequant_blocks(both.type, values_of_row, cols, row.data());
+          std::ranges::transform(row, halves.begin(), cpu::f32_to_f16);
+          values_of_row = reinterpret_cast<const uint8_t*>(halves.data());
+        }
         for (int64_t c = 0; c < cols; ++c)
-          std::memcpy(k + (c * k_rows + r) * size, from + (r * cols + c) * size, size);
-      std::memcpy(k + k_bytes, from + k_bytes, v_bytes);
-      keys->push_back({type, cols, k_rows, k});
-      values->push_back({type, v_rows, cols, k + k_bytes});
+          std::memcpy(to + (c * k_rows + r) * size, values_of_row + c * size, size);
+      }
+      keys->push_back({type, cols, k_rows, to});
+      values->push_back({both.type, v_rows, cols, from + k_rows * bytes});
     }
-    model_.n_params += static_cast<uint64_t>(n * rows * cols);
-    model_.weight_bytes += raw.bytes;
   }
 
   // Returns n vectors of `cols` values, the rows of a matrix.
@@ -513,7 +514,7 @@ void bind_latent(Binder& binder, const Config& c, const TensorNames& names,
   layer->wk.rows = l.rope_dim;
   take_rows(layer->wkv_a, {&layer->wv, &layer->wk});
   layer->kv_a_norm = binder.vector(name(names.kv_a_norm), l.kv_rank);
-  if (names.wkv_b) {
+  if (!names.k_b || (names.wkv_b && binder.has(name(names.wkv_b)))) {
     binder.split_heads(name(names.wkv_b), c.n_heads, l.nope_dim, l.value_dim, l.kv_rank,
                        &layer->k_b, &layer->v_b);
   } else {

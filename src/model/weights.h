@@ -52,8 +52,8 @@ struct TensorNames {
   // shared_w13: one matrix in place of shared_w1 and shared_w3.
   const char *shared_w1 = nullptr, *shared_w3 = nullptr, *shared_w2 = nullptr,
              *shared_w13 = nullptr, *shared_gate = nullptr, *choice_bias = nullptr;
-  // Config::latent. wkv_b: the keys' and values' rows of each head, one head after the other; it is
-  // in the place of k_b and v_b, or null.
+  // Config::latent. wkv_b: the keys' and values' rows of each head, one head after the other. A
+  // file may have it in place of k_b and v_b; if these are null, it must.
   const char *wq_a = nullptr, *q_a_norm = nullptr, *wq_b = nullptr, *wkv_a = nullptr,
              *kv_a_norm = nullptr, *wkv_b = nullptr, *k_b = nullptr, *v_b = nullptr;
   // MTP layers. drafts: printf format of the beginning of all their names, by the layer's number;

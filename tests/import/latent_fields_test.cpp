@@ -1,6 +1,9 @@
-// What files say of multi-head latent attention: DeepSeek-V2, V3 and GLM-4.7-Flash.
+// Multi-head latent attention in files: DeepSeek-V2, V3 and GLM-4.7-Flash.
 #include <cmath>
 
+#include "kernels/common/half.h"
+#include "quantize/quantize_model.h"
+#include "quantize/weight_mix.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
 #include "tests/model/expect_error.h"
@@ -81,11 +84,6 @@ TEST_CASE("latent attention: GGUF files with wrong sizes are refused", "[familie
   refused("expert_group_used_count", 5, RIFFLE_BAD_MODEL, "expected 1 to 4");
   refused("expert_shared_feed_forward_length", 8, RIFFLE_UNSUPPORTED, "expected 16");
   refused("expert_shared_count", 1000, RIFFLE_BAD_MODEL, "expected at most 64");
-  EditedGguf old("deepseek3");  // of 2024
-  old.erase(kPrefix + "attention.key_length_mla");
-  expect_error(RIFFLE_BAD_MODEL,
-               {"deepseek2.attention.key_length_mla: found none", "convert the model again"},
-               [&] { old.config(); });
   EditedGguf softmax("deepseek2");
   softmax.u32(kPrefix + "expert_group_count", 1);
   CHECK_FALSE(softmax.config().experts.routing.sigmoid);
@@ -95,6 +93,75 @@ TEST_CASE("latent attention: GGUF files with wrong sizes are refused", "[familie
   few.u32(kPrefix + "expert_used_count", 4);
   expect_error(RIFFLE_BAD_MODEL, {"groups with at least 4 experts together"},
                [&] { few.config(); });
+}
+
+// Converters of 2024 wrote one matrix for keys and values of all heads. Here it has codes from
+// -20 to 19, each times 1/32, in F32 or Q8_0.
+TEST_CASE("latent attention: GGUF files with keys and values in one matrix", "[families][gguf]") {
+  for (const DType type : {DType::F32, DType::Q8_0}) {
+    INFO(dtype_info(type).name);
+    EditedGguf g("glm4_lite_wide");
+    const Config c = g.config();
+    const LatentConfig& l = c.latent;
+    g.erase(kPrefix + "attention.key_length_mla");
+    g.erase(kPrefix + "attention.value_length_mla");
+    g.u32(kPrefix + "attention.key_length", static_cast<uint32_t>(l.query_dim()));
+    g.u32(kPrefix + "attention.value_length", static_cast<uint32_t>(l.value_dim));
+    expect_error(RIFFLE_UNSUPPORTED, {kPrefix + "attention.head_count_kv: found 1, expected 2"},
+                 [&] { g.config(); });
+    g.u32(kPrefix + "attention.head_count_kv", static_cast<uint32_t>(c.n_heads));
+    const int head = l.nope_dim + l.value_dim, rows = c.n_heads * head;
+    const auto code = [&](int64_t r, int64_t i) {
+      return static_cast<int>((r * 7 + i * 3) % 40) - 20;
+    };
+    std::string data;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < l.kv_rank; ++i) {
+        if (type == DType::F32) {
+          put(data, static_cast<float>(code(r, i)) / 32);
+          continue;
+        }
+        if (i % 32 == 0) put(data, cpu::f32_to_f16(1.0f / 32));
+        put(data, static_cast<int8_t>(code(r, i)));
+      }
+    for (int layer = 0; layer < c.n_layers; ++layer) {
+      const std::string blk = "blk." + std::to_string(layer) + ".";
+      for (const char* name : {"attn_k_b.weight", "attn_v_b.weight"}) g.erase_tensor(blk + name);
+      g.bytes(blk + "attn_kv_b.weight", type,
+              {static_cast<uint64_t>(rows), static_cast<uint64_t>(l.kv_rank)}, data);
+    }
+    const auto model = g.model();
+    check_same(model->config, c);
+    const LayerWeights& layer = model->weights.layers[1];
+    REQUIRE(layer.k_b.size() == static_cast<size_t>(c.n_heads));
+    int64_t wrong = 0;
+    for (int h = 0; h < c.n_heads; ++h)
+      for (int64_t i = 0; i < l.kv_rank; ++i) {
+        std::vector<float> key(l.nope_dim), value(l.kv_rank);
+        rows_of(layer.k_b[h], i, 1, key.data());
+        for (int j = 0; j < l.nope_dim; ++j)
+          wrong += key[j] != static_cast<float>(code(h * head + j, i)) / 32;
+        for (int j = 0; j < l.value_dim; ++j) {
+          rows_of(layer.v_b[h], j, 1, value.data());
+          wrong += value[i] != static_cast<float>(code(h * head + l.nope_dim + j, i)) / 32;
+        }
+      }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("latent attention: matrices that share rows follow weights that are quantised at load",
+          "[families][quantize]") {
+  const auto model = EditedGguf("glm4_lite_wide").model();
+  quantize_weights(*model, weight_mix_named("q8_0"), 1, {});
+  for (const LayerWeights& layer : model->weights.layers) {
+    CHECK(layer.wkv_a.type == DType::Q8_0);
+    CHECK(layer.wv.type == DType::Q8_0);
+    CHECK(layer.wk.type == DType::Q8_0);
+    CHECK(layer.wv.data == layer.wkv_a.data);
+    CHECK(static_cast<const std::byte*>(layer.wk.data) ==
+          static_cast<const std::byte*>(layer.wv.data) + layer.wv.bytes());
+  }
 }
 
 TEST_CASE("latent attention: GGUF files without a tensor, or with another shape, are refused",

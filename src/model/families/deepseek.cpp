@@ -13,6 +13,7 @@ constexpr Field kKvRank = {"attention.kv_lora_rank", "kv_lora_rank"},
                 kQueryRank = {"attention.q_lora_rank", "q_lora_rank"},
                 kQuery = {"attention.key_length_mla", nullptr},
                 kValue = {"attention.value_length_mla", "v_head_dim"},
+                kOldValue = {"attention.value_length", nullptr},
                 kNope = {nullptr, "qk_nope_head_dim"},
                 kRotatedDim = {"rope.dimension_count", "qk_rope_head_dim"},
                 kInterleaved = {nullptr, "rope_interleave"},
@@ -52,31 +53,32 @@ void describe_attention(const Fields& f, const Usual& usual, Config* c) {
   const auto size = [&](const Field& field, int most, int fallback) {
     return dimension(f, f.name_of(field), most, f.is_json() ? fallback : 0);
   };
-  if (!f.is_json() && !f.has(kQuery))
-    bad_model(f.file(), f.name_of(kQuery), "none",
-              "the size of a query; in older files attn_kv_b holds keys and values together: "
-              "convert the model again");
+  // GGUF files of 2024 have the sizes of each head's keys and values under the usual names, and
+  // attn_kv_b in place of attn_k_b and attn_v_b.
+  const bool old = !f.is_json() && !f.has(kQuery);
   LatentConfig& l = c->latent;
   l.kv_rank = size(kKvRank, kMaxHeadDim, 512);
   if (f.integer(kQueryRank).value_or(0) > 0) l.q_rank = size(kQueryRank, kMostRank, 0);
   l.rope_dim = size(kRotatedDim, kMaxHeadDim, 64);
-  l.value_dim = size(kValue, kMaxHeadDim, usual.value_dim);
+  l.value_dim = size(old ? kOldValue : kValue, kMaxHeadDim, usual.value_dim);
   if (l.rope_dim % 2 != 0)
     bad_model(f.file(), f.name_of(kRotatedDim), std::to_string(l.rope_dim), "an even number");
   if (f.is_json()) {
     l.nope_dim = size(kNope, kMaxHeadDim, usual.nope_dim);
   } else {
-    const int query = size(kQuery, kMaxHeadDim, 0);
+    const Field& field = old ? field::kHeadDim : kQuery;
+    const int query = size(field, kMaxHeadDim, 0), heads = old ? c->n_heads : 1;
     if (query <= l.rope_dim)
-      bad_model(f.file(), f.name_of(kQuery), std::to_string(query),
+      bad_model(f.file(), f.name_of(field), std::to_string(query),
                 "above " + f.name_of(kRotatedDim) + " = " + std::to_string(l.rope_dim));
     l.nope_dim = query - l.rope_dim;
-    if (c->head_dim != l.kv_rank + l.rope_dim)
+    if (!old && c->head_dim != l.kv_rank + l.rope_dim)
       bad_model(f.file(), f.name_of(field::kHeadDim), std::to_string(c->head_dim),
                 format("%d, which is %s plus %s", l.kv_rank + l.rope_dim,
                        f.name_of(kKvRank).c_str(), f.name_of(kRotatedDim).c_str()));
-    if (c->n_kv_heads != 1)
-      unsupported(f.file(), f.name_of(field::kKvHeads), std::to_string(c->n_kv_heads), "1");
+    if (c->n_kv_heads != heads)
+      unsupported(f.file(), f.name_of(field::kKvHeads), std::to_string(c->n_kv_heads),
+                  std::to_string(heads));
   }
   c->head_dim = l.kv_rank + l.rope_dim;
   if (c->head_dim % 2 != 0 || c->head_dim > kMaxHeadDim)
@@ -234,6 +236,7 @@ constexpr TensorNames kGguf = [] {
   names.wq_b = "attn_q_b.weight";
   names.wkv_a = "attn_kv_a_mqa.weight";
   names.kv_a_norm = "attn_kv_a_norm.weight";
+  names.wkv_b = "attn_kv_b.weight";
   names.k_b = "attn_k_b.weight";
   names.v_b = "attn_v_b.weight";
   names.choice_bias = "exp_probs_b.bias";
