@@ -2,6 +2,7 @@
 // cuts, forks and files change no bit; a session keeps one row a token and layer, without values.
 #include <filesystem>
 
+#include "tests/engine/plan/taken_buffers.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/select/selectors_here.h"
@@ -119,5 +120,26 @@ TEST_CASE("latent attention: a session keeps one row a token and layer", "[model
     const int32_t token = 5;
     r.check(riffle_step(r.context, &s, &token, 1));
     CHECK(r.stats().kv_bytes_read == layers * 161 * bytes);
+  }
+}
+
+TEST_CASE("latent attention: prompts and steps take what the plan says",
+          "[model][latent][plan][memory]") {
+  const TempDir temp;
+  TinyCheckpoint c = tiny_checkpoint("glm4_lite_wide");
+  c.config["max_position_embeddings"] = 4096;
+  const std::string path = tiny_folder(c, temp);
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+    INFO("device " << device);
+    ContextOptions o = options();
+    o.device = device;
+    o.n_ctx = 4096;
+    o.n_threads = 2;
+    o.n_sessions = 3;
+    const size_t before = taken().now;
+    Runtime r(o, path);
+    size_t weights = 0;
+    for (const Buffer& b : r.model->model->generated) weights += b.size();
+    check_taken(r, o, before + weights);
   }
 }

@@ -193,6 +193,15 @@ TEST_CASE("latent attention: an MTP layer in a GGUF file is left out", "[familie
   CHECK(g.config().n_layers == 3);
 }
 
+TEST_CASE("latent attention: the MTP layer of a folder is left out", "[families][hf]") {
+  const TempDir temp;
+  TinyCheckpoint c = tiny_checkpoint("glm4_lite");
+  c.config["num_hidden_layers"] = 2;  // the third layer's tensors are those of an MTP layer
+  const auto model = load_model(tiny_folder(c, temp), {});
+  CHECK(model->weights.layers.size() == 2);
+  CHECK_FALSE(model->config.draft_head);
+}
+
 TEST_CASE("latent attention: config.json with other sizes or options is refused",
           "[families][hf]") {
   const auto refused = [](const char* name, const char* key, const nlohmann::json& value,
