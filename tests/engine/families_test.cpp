@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/engine/isa_choices.h"
+#include "tests/fuzz/touch.h"
 #include "tests/rounds.h"
 
 using namespace riffle;
@@ -22,6 +23,16 @@ TEST_CASE("every family has shapes that run on a GPU", "[parity][families]") {
   for (const auto& [family, shapes] : weights) {
     INFO(family);
     CHECK(shapes.size() >= (with_states.contains(family) ? 1 : 2));
+  }
+}
+
+// The fuzz targets of model files are no part of the tests; this compiles what they do with a
+// model.
+TEST_CASE("fuzz targets read every tensor of every architecture option", "[families]") {
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    INFO(c.name);
+    CHECK_NOTHROW(touch(*load_model(tiny_folder(c, temp), {})));
   }
 }
 

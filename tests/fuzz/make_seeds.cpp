@@ -8,6 +8,7 @@
 #include "import/read_config.h"
 #include "kv/file/session_layout.h"
 #include "model/recurrence.h"
+#include "quantize/quantize_model.h"
 #include "tests/fuzz/smallest_models.h"
 #include "tests/model/test_files.h"
 #include "tests/text/serialized_model.h"
@@ -231,6 +232,29 @@ std::string family_gguf(const TinyModel& tiny, const Family& family) {
   return w.bytes();
 }
 
+// Tells whether family_gguf makes the files of a family.
+bool is_plain(std::string_view architecture) {
+  constexpr std::string_view kPlain[] = {"exaone4", "gemma3", "granite", "mistral3", "muse-glimmer",
+                                         "olmo2",   "phi3",   "qwen2",   "qwen3",    "smollm3"};
+  return std::ranges::find(kPlain, architecture) != std::end(kPlain);
+}
+
+// Writes the checkpoints of the other families without recurrent layers, with weights in 4 bits. A
+// new family has its seeds once it has its checkpoints.
+void write_checkpoints(const std::string& folder) {
+  for (const auto& checkpoint : std::filesystem::directory_iterator("tests/golden/tiny")) {
+    const std::string name = checkpoint.path().filename().string(),
+                      path = checkpoint.path().string() + "/" + name + ".gguf";
+    if (!std::filesystem::exists(path)) continue;
+    const std::unique_ptr<Model> model = load_model(path, {});
+    const Family& family = *family_of_architecture(model->config.architecture);
+    if (family.recurrence != Recurrence::NONE || is_plain(family.name) || model->config.sinks)
+      continue;
+    quantize_file(path, folder + name, weight_mix_named("q4_0"), 1, false, {});
+    touch(*load_model(folder + name, {}));
+  }
+}
+
 // A file of a family whose layers may keep a recurrent state: a recurrent layer, one that attends
 // and, for one_part families, an FFN; an MTP layer, if the family's is known. It has those keys
 // below that the family reads.
@@ -408,15 +432,13 @@ int main(int argc, char** argv) {
   }
   for (const Family* family : families()) {
     const std::string arch = family->name;
-    if (arch == "qwen3moe" || arch == "gpt-oss" || arch == "llama" ||
-        family != family_of_architecture(arch))
-      continue;
-    const std::string bytes = family->recurrence == Recurrence::NONE
-                                  ? family_gguf(tiny, *family)
-                                  : recurrent_gguf(tiny, *family);
+    const bool recurs = family->recurrence != Recurrence::NONE;
+    if (family != family_of_architecture(arch) || (!recurs && !is_plain(arch))) continue;
+    const std::string bytes = recurs ? recurrent_gguf(tiny, *family) : family_gguf(tiny, *family);
     touch(*model_from_gguf(parse_gguf(view_of(bytes)), {}));
     write_file(root + "/gguf/" + arch, bytes);
   }
+  write_checkpoints(root + "/gguf/");
   for (const auto& [kind, arch, dim] :
        {std::tuple{"qwen3", "qwen3moe", 4}, {"plain", "gpt-oss", 4}, {"mxfp4", "gpt-oss", 32}}) {
     const std::string bytes = experts_safetensors(kind);

@@ -30,6 +30,10 @@ inline void touch(const LayerWeights& w) {
                                &w.wv,
                                &w.wo,
                                &w.wgate,
+                               &w.wq_a,
+                               &w.q_a_norm,
+                               &w.wkv_a,
+                               &w.kv_a_norm,
                                &w.wqkv,
                                &w.w13,
                                &w.w1,
@@ -61,12 +65,13 @@ inline void touch(const LayerWeights& w) {
                                &w.embedding_norm,
                                &w.layer_projection};
   static_assert(sizeof w == std::size(all) * sizeof(Tensor) + sizeof w.experts + sizeof w.shared +
-                                sizeof w.mix,
+                                sizeof w.mix + sizeof w.k_b + sizeof w.v_b,
                 "a tensor is not touched");
   for (const Tensor* t : all) touch(*t);
   for (const ExpertWeights& e : w.experts) touch(e);
   touch(w.shared);
-  for (const Tensor& t : w.mix) touch(t);
+  for (const std::vector<Tensor>* tensors : {&w.mix, &w.k_b, &w.v_b})
+    for (const Tensor& t : *tensors) touch(t);
 }
 
 inline void touch(const Model& model) {
