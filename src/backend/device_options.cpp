@@ -52,7 +52,7 @@ StateShape state_shape(const Config& config, const BackendOptions& o) {
   StateShape shape;
   shape.n_layers = config.n_layers;
   shape.n_kv_heads = kv.rows(layer);
-  shape.g = config.n_heads / kv.rows(layer);
+  shape.g = config.heads(layer) / kv.rows(layer);
   shape.layout = kv.layout(layer);
   shape.n_ctx = o.options.n_ctx;
   shape.kernels = o.kernels;

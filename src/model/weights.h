@@ -27,6 +27,9 @@ struct TensorNames {
   const char* sinks;
   const char* wgate;
   const char* output_scale = nullptr;  // a file may lack it
+  // The values of a Xielu; null: LayerConfig has them.
+  const char *xielu_alpha_p = nullptr, *xielu_alpha_n = nullptr, *xielu_beta = nullptr,
+             *xielu_eps = nullptr;
   // The experts lie as in gpt-oss's folders: formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms

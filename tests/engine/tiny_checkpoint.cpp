@@ -600,8 +600,7 @@ TinyDifference compare_full(ContextOptions o, const TinyCheckpoint& c, const std
 }
 
 TinyDifference compare(const ContextOptions& o, const TinyCheckpoint& c, const std::string& path) {
-  const std::string text = c.config.dump();
-  if (text.find("\"dynamic\"") != std::string::npos) return compare_full(o, c, path);
+  if (c.scales_by_length()) return compare_full(o, c, path);
   Runtime r(o, path);
   return compare(r, c);
 }

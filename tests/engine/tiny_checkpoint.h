@@ -39,6 +39,12 @@ struct TinyCheckpoint {
   int head_dim() const {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
+  // Tells whether RoPE is scaled by the length of the text.
+  bool scales_by_length() const {
+    const std::string text = config.dump();
+    return text.find("\"dynamic\"") != std::string::npos &&
+           text.find("\"alpha\"") == std::string::npos;
+  }
   // Tells whether layers keep a recurrent state.
   bool has_states() const {
     for (const char* key : {"conv_L_cache", "linear_num_key_heads", "mamba_num_heads"})
@@ -46,10 +52,13 @@ struct TinyCheckpoint {
     const auto types = config.value("layer_types", std::vector<std::string>());
     return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
-  // Tells whether the CUDA kernels support this head size and this number of query heads for each
-  // KV head.
+  // Tells whether the CUDA kernels lack an operation of the family.
+  static bool beyond_cuda() { return false; }
+  // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
+  // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {
     const int d = head_dim(), heads = integer("num_attention_heads");
+    if (beyond_cuda()) return false;
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= most_group * config.value("num_key_value_heads", heads);
   }
