@@ -1,0 +1,56 @@
+// Fields of Mellum.
+#include "quantize/gguf_metadata.h"
+#include "tests/import/config_of.h"
+#include "tests/import/edited_gguf.h"
+#include "tests/model/expect_error.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+// Checks that config.json of a checkpoint, with one field changed, is refused.
+void refused(const char* checkpoint, riffle_status status, const char* key,
+             const nlohmann::json& value, const std::string& message) {
+  auto json = tiny_checkpoint(checkpoint).config;
+  json[key] = value;
+  INFO(checkpoint << ": " << key);
+  expect_error(status, {"config.json: " + message}, [&] { config_of(json); });
+}
+
+// Checks that it is read, but not written as GGUF.
+void unwritten(const char* checkpoint, const char* key, const nlohmann::json& value,
+               const std::string& message) {
+  auto json = tiny_checkpoint(checkpoint).config;
+  json[key] = value;
+  INFO(checkpoint << ": " << key);
+  const TempDir temp;
+  GgufFileWriter writer(temp / "w.gguf", false);
+  const Config c = config_of(json);
+  expect_error(RIFFLE_UNSUPPORTED, {"config.json: " + message},
+               [&] { write_config(writer, c, "config.json"); });
+}
+
+}  // namespace
+
+TEST_CASE("Mellum: layers, experts and both kinds of RoPE", "[families]") {
+  const Config c = config_of(tiny_checkpoint("mellum").config);
+  CHECK(c.ropes[0].scaling.type == RopeScaling::YARN);
+  CHECK(c.ropes[1].scaling.type == RopeScaling::NONE);
+  CHECK(c.ropes[1].theta == 10000);
+  auto json = tiny_checkpoint("mellum").config;
+  json.erase("layer_types");  // transformers' default: no layer has the window
+  for (const LayerConfig& layer : config_of(json).layers) CHECK(layer.window == 0);
+  refused("mellum", RIFFLE_BAD_MODEL, "rope_parameters",
+          {{"rope_type", "default"}, {"rope_theta", 1e4}},
+          "rope_parameters.sliding_attention: found none, expected the RoPE of the layers with a");
+  refused("mellum", RIFFLE_BAD_MODEL, "mlp_layer_types", {"sparse"},
+          "mlp_layer_types: found 1 entries, expected 4, one per layer");
+  refused("mellum_wide", RIFFLE_UNSUPPORTED, "mlp_layer_types", {"sparse", "wide", "sparse"},
+          "mlp_layer_types: found \"wide\" at 1, expected \"dense\" or \"sparse\"");
+  refused("mellum", RIFFLE_BAD_MODEL, "num_local_experts", 9,
+          "num_local_experts: found 9, expected num_experts = 4");
+  unwritten("mellum_wide", "mlp_layer_types", {"sparse", "dense", "sparse"},
+            "mlp_layer_types: found \"dense\"");
+  unwritten("mellum", "norm_topk_prob", false, "norm_topk_prob: found false");
+}
