@@ -1,4 +1,4 @@
-// Fields of Mellum.
+// Fields of Mellum and EXAONE's mixtures.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -53,4 +53,30 @@ TEST_CASE("Mellum: layers, experts and both kinds of RoPE", "[families]") {
   unwritten("mellum_wide", "mlp_layer_types", {"sparse", "dense", "sparse"},
             "mlp_layer_types: found \"dense\"");
   unwritten("mellum", "norm_topk_prob", false, "norm_topk_prob: found false");
+}
+
+TEST_CASE("EXAONE's mixtures: router, windows and RoPE", "[families]") {
+  const Config c = config_of(tiny_checkpoint("exaone_moe").config);
+  for (const LayerConfig& layer : c.layers)
+    CHECK((c.ropes[layer.rope].theta > 0) == (layer.window > 0));
+  CHECK(c.experts.shared_dim == 64);
+  CHECK_FALSE(c.layers[0].has_experts);
+  CHECK(c.layers[1].has_experts);
+  refused("exaone_moe", RIFFLE_UNSUPPORTED, "n_group", 2, "n_group: found 2, expected 1");
+  refused("exaone_moe", RIFFLE_UNSUPPORTED, "scoring_func", "softmax",
+          "scoring_func: found \"softmax\", expected \"sigmoid\"");
+  unwritten("exaone_moe", "mlp_layer_types", {"sparse", "sparse", "dense", "sparse"},
+            "mlp_layer_types: found a layer without experts after one with them");
+  EditedGguf g("exaone_moe");
+  CHECK(g.config().experts.routing.scale == 2.5f);
+  g.u32("exaone-moe.nextn_predict_layers", 0);  // as llama.cpp's converter writes them
+  g.text("exaone-moe.rope.scaling.type", "none");
+  CHECK(g.config().n_draft_layers == 0);
+  g.u32("exaone-moe.expert_gating_func", 1);
+  expect_error(RIFFLE_UNSUPPORTED, {"exaone-moe.expert_gating_func: found 1, expected 2 (sigmoid)"},
+               [&] { g.config(); });
+  g.u32("exaone-moe.expert_gating_func", 2);
+  g.erase("exaone-moe.attention.sliding_window");
+  expect_error(RIFFLE_BAD_MODEL, {"exaone-moe.attention.sliding_window: found none"},
+               [&] { g.config(); });
 }
