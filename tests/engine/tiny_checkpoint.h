@@ -53,7 +53,10 @@ struct TinyCheckpoint {
     return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
   // Tells whether the CUDA kernels lack an operation of the family.
-  static bool beyond_cuda() { return false; }
+  bool beyond_cuda() const {
+    const std::string type = config.at("model_type");
+    return type == "ernie4_5_moe";
+  }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {

@@ -1,4 +1,4 @@
-// Fields of Mellum and EXAONE's mixtures.
+// Fields of Mellum, EXAONE's mixtures and ERNIE's mixtures.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -78,5 +78,39 @@ TEST_CASE("EXAONE's mixtures: router, windows and RoPE", "[families]") {
   g.u32("exaone-moe.expert_gating_func", 2);
   g.erase("exaone-moe.attention.sliding_window");
   expect_error(RIFFLE_BAD_MODEL, {"exaone-moe.attention.sliding_window: found none"},
+               [&] { g.config(); });
+}
+
+TEST_CASE("ERNIE's mixtures: which layers have experts, and shared ones", "[families]") {
+  auto json = tiny_checkpoint("ernie4_5_moe").config;
+  const auto layers = [](const Config& c) {
+    std::string out;
+    for (const LayerConfig& layer : c.layers) out += layer.has_experts ? 'e' : '-';
+    return out;
+  };
+  CHECK(layers(config_of(json)) == "-ee");
+  json["moe_layer_end_index"] = 1;
+  CHECK(layers(config_of(json)) == "-e-");
+  json["moe_layer_end_index"] = -1;
+  json["moe_layer_interval"] = 3;
+  CHECK(layers(config_of(json)) == "--e");
+  json["moe_num_shared_experts"] = 0;
+  CHECK(config_of(json).experts.shared_dim == 0);
+  refused("ernie4_5_moe", RIFFLE_UNSUPPORTED, "use_bias", true,
+          "use_bias: found true, expected false");
+  refused("ernie4_5_moe", RIFFLE_BAD_MODEL, "moe_layer_interval", 0,
+          "moe_layer_interval: found 0, expected at least 1");
+  unwritten("ernie4_5_moe", "moe_layer_end_index", 1,
+            "moe_layer_end_index: found a layer without experts after one with them");
+  unwritten("ernie4_5_moe", "moe_norm_min", 1e-6, "moe_norm_min: found 1e-06, expected 1e-12");
+  EditedGguf g("ernie4_5_moe");
+  CHECK(layers(g.config()) == "-ee");
+  g.u32("ernie4_5-moe.expert_gating_func", 2);
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"ernie4_5-moe.expert_gating_func: found 2, expected 1 (softmax)"},
+               [&] { g.config(); });
+  g.u32("ernie4_5-moe.expert_gating_func", 1);
+  g.erase("ernie4_5-moe.interleave_moe_layer_step");
+  expect_error(RIFFLE_BAD_MODEL, {"ernie4_5-moe.interleave_moe_layer_step: found none"},
                [&] { g.config(); });
 }

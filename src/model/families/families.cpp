@@ -7,7 +7,7 @@ namespace riffle {
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
-    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kMellum, kExaoneMoe;
+    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kMellum, kExaoneMoe, kErnie45Moe;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
@@ -19,7 +19,7 @@ static constexpr const Family* kFamilies[] = {
     &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
     &kGraniteHybrid, &kNemotronH, &kNemotronHMoe, &kQwen3Next, &kGemma4,
     &kGemma4Unified, &kSeedOss,   &kErnie45,      &kGlm4,      &kMellum,
-    &kExaoneMoe};
+    &kExaoneMoe,     &kErnie45Moe};
 
 std::span<const Family* const> families() { return kFamilies; }
 
