@@ -1,4 +1,4 @@
-// Fields of Mellum, EXAONE's mixtures and ERNIE's mixtures.
+// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures and Granite Swash.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -113,4 +113,39 @@ TEST_CASE("ERNIE's mixtures: which layers have experts, and shared ones", "[fami
   g.erase("ernie4_5-moe.interleave_moe_layer_step");
   expect_error(RIFFLE_BAD_MODEL, {"ernie4_5-moe.interleave_moe_layer_step: found none"},
                [&] { g.config(); });
+}
+
+TEST_CASE("Granite Swash: a base of RoPE for each layer", "[families]") {
+  auto json = tiny_checkpoint("granite_swa").config;
+  const auto bases = [](const Config& c) {
+    std::vector<float> out;
+    for (const LayerConfig& layer : c.layers) out.push_back(c.ropes[layer.rope].theta);
+    return out;
+  };
+  CHECK(bases(config_of(json)) == std::vector<float>{0, 2e4f, 2e4f, 2e4f, 0});
+  // By default every fourth layer, the first among them, has no window.
+  CHECK(config_of(json).layers[0].window == 0);
+  CHECK(config_of(json).layers[1].window == 64);
+  CHECK(config_of(json).layers[4].window == 0);
+  json["layer_rope_theta"] = {1e4, 2e4, 1e4, 0, 3e4};
+  CHECK(bases(config_of(json)) == std::vector<float>{1e4f, 2e4f, 1e4f, 0, 3e4f});
+  json["layer_rope_theta"] = nullptr;
+  CHECK(bases(config_of(json)) == std::vector<float>(5, 1e4f));
+  refused("granite_swa", RIFFLE_BAD_MODEL, "layer_rope_theta", {1e4, 0},
+          "layer_rope_theta: found 2 entries, expected 5, one per layer");
+  refused("granite_swa", RIFFLE_BAD_MODEL, "layer_rope_theta", {1e4, 0, -1, 0, 0},
+          "layer_rope_theta: found -1, expected 0 to 1e15");
+  unwritten("granite_swa", "layer_rope_theta", {1e4, 0, 2e4, 0, 0},
+            "layer_rope_theta: found 10000 and 20000");
+  const std::string pattern = "granite_swa.attention.rope_pattern";
+  EditedGguf g("granite_swa");
+  CHECK(bases(g.config()) == std::vector<float>{0, 2e4f, 2e4f, 2e4f, 0});
+  g.array<uint8_t>(pattern, GgufType::BOOL, {1, 0});
+  expect_error(RIFFLE_BAD_MODEL, {pattern + ": found 2 entries, expected 5, one per layer"},
+               [&] { g.config(); });
+  g.array<int32_t>(pattern, GgufType::I32, {1, 0, 1, 1, 1});
+  expect_error(RIFFLE_BAD_MODEL, {pattern + ": found an array of I32, expected an array of BOOL"},
+               [&] { g.config(); });
+  g.erase(pattern);
+  CHECK(bases(g.config()) == std::vector<float>(5, 2e4f));
 }

@@ -7,19 +7,19 @@ namespace riffle {
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
-    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kMellum, kExaoneMoe, kErnie45Moe;
+    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kMellum, kExaoneMoe, kErnie45Moe, kGraniteSwa;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,         &kMistral,   &kQwen2,        &kQwen3,     &kSmolLm3,
-    &kGranite,       &kMistral3,  &kPhi3,         &kGemma3,    &kOlmo3,
-    &kOlmo2,         &kExaone4,   &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
-    &kMuseGlimmer,   &kLfm2,      &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
-    &kGraniteHybrid, &kNemotronH, &kNemotronHMoe, &kQwen3Next, &kGemma4,
-    &kGemma4Unified, &kSeedOss,   &kErnie45,      &kGlm4,      &kMellum,
-    &kExaoneMoe,     &kErnie45Moe};
+    &kLlama,         &kMistral,    &kQwen2,        &kQwen3,     &kSmolLm3,
+    &kGranite,       &kMistral3,   &kPhi3,         &kGemma3,    &kOlmo3,
+    &kOlmo2,         &kExaone4,    &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
+    &kMuseGlimmer,   &kLfm2,       &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
+    &kGraniteHybrid, &kNemotronH,  &kNemotronHMoe, &kQwen3Next, &kGemma4,
+    &kGemma4Unified, &kSeedOss,    &kErnie45,      &kGlm4,      &kMellum,
+    &kExaoneMoe,     &kErnie45Moe, &kGraniteSwa};
 
 std::span<const Family* const> families() { return kFamilies; }
 
