@@ -1,4 +1,4 @@
-// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures and Granite Swash.
+// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash and Hunyuan.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -148,4 +148,29 @@ TEST_CASE("Granite Swash: a base of RoPE for each layer", "[families]") {
                [&] { g.config(); });
   g.erase(pattern);
   CHECK(bases(g.config()) == std::vector<float>(5, 2e4f));
+}
+
+TEST_CASE("Hunyuan: the base of RoPE is multiplied by a power of alpha", "[families]") {
+  auto json = tiny_checkpoint("hunyuan").config;
+  const double head_dim = 32;
+  const Config c = config_of(json);
+  CHECK(c.norm_after_rope);
+  CHECK(c.ropes[0].scaling.type == RopeScaling::NONE);
+  CHECK(c.ropes[0].theta == Approx(10000 * std::pow(50, head_dim / (head_dim - 2))));
+  EditedGguf g("hunyuan");
+  CHECK(g.config().ropes[0].theta == Approx(c.ropes[0].theta));
+  g.text("hunyuan-dense.rope.scaling.type", "none");  // as llama.cpp's converter writes it
+  g.f32("hunyuan-dense.rope.scaling.factor", 1);
+  g.u32("hunyuan-dense.rope.scaling.original_context_length", 262144);
+  CHECK(g.config().ropes[0].scaling.type == RopeScaling::NONE);
+  json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
+  CHECK(config_of(json).ropes[0].scaling.type == RopeScaling::DYNAMIC);
+  refused("hunyuan", RIFFLE_UNSUPPORTED, "num_experts", 16,
+          "num_experts: found 16, expected 0 or 1");
+  refused("hunyuan", RIFFLE_BAD_MODEL, "rope_scaling",
+          {{"type", "dynamic"}, {"alpha", -2.0}, {"factor", 1.0}},
+          "alpha: found -2, expected above");
+  // Other families have no alpha.
+  refused("llama_dynamic", RIFFLE_UNSUPPORTED, "rope_scaling",
+          {{"type", "dynamic"}, {"alpha", 50.0}, {"factor", 1.0}}, "rope_scaling.alpha: found 50");
 }

@@ -11,7 +11,8 @@ TEST_CASE("device cuda refuses models for which it has no kernels, by what they 
     const char *checkpoint, *needs;
   };
   for (const auto& [name, needs] :
-       {Case{"ernie4_5_moe", "experts that are chosen by a softmax and a bias"}}) {
+       {Case{"hunyuan_wide", "norms of q and k after RoPE"},
+        {"ernie4_5_moe", "experts that are chosen by a softmax and a bias"}}) {
     INFO(name);
     riffle_model* model = nullptr;
     const std::string folder = tiny_folder(tiny_checkpoint(name), temp);
