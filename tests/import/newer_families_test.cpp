@@ -1,4 +1,4 @@
-// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash and Hunyuan.
+// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash, Hunyuan and Laguna.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -173,4 +173,51 @@ TEST_CASE("Hunyuan: the base of RoPE is multiplied by a power of alpha", "[famil
   // Other families have no alpha.
   refused("llama_dynamic", RIFFLE_UNSUPPORTED, "rope_scaling",
           {{"type", "dynamic"}, {"alpha", 50.0}, {"factor", 1.0}}, "rope_scaling.alpha: found 50");
+}
+
+TEST_CASE("Laguna: query heads of each layer, gates and RoPE", "[families]") {
+  const Config c = config_of(tiny_checkpoint("laguna").config);
+  CHECK(c.heads(0) == 3);
+  CHECK(c.heads(1) == 4);
+  CHECK(c.ropes[0].rotated == 16);
+  CHECK(c.ropes[1].rotated == 0);
+  CHECK(c.head_gate);
+  CHECK_FALSE(config_of(tiny_checkpoint("laguna_wide").config).head_gate);
+  const char* heads = "num_attention_heads_per_layer";
+  refused("laguna", RIFFLE_BAD_MODEL, heads, {3, 4},
+          "num_attention_heads_per_layer: found 2 entries, expected 5, one per layer");
+  refused(
+      "laguna_wide", RIFFLE_BAD_MODEL, heads, {4, 3, 4},
+      "num_attention_heads_per_layer: found 3 in layer 1, expected a multiple of the layer's 2");
+  refused("laguna", RIFFLE_BAD_MODEL, heads, {3, 4, 0, 4, 3},
+          "num_attention_heads_per_layer: found 0 in layer 2");
+  refused("laguna", RIFFLE_UNSUPPORTED, heads, {3, 4, 4, 4, 4},
+          "num_attention_heads_per_layer: found 4 in layer 4, expected 3, as in layer 0");
+  refused("laguna", RIFFLE_UNSUPPORTED, "gating", "per-token",
+          "gating: found \"per-token\", expected true, \"per-head\" or \"per-element\"");
+  refused("laguna", RIFFLE_UNSUPPORTED, "gating", false, "gating: found false");
+  refused("laguna", RIFFLE_UNSUPPORTED, "gating_types",
+          {"per_head", "per_element", "per_head", "per_head", "per_head"},
+          "gating_types: found \"per_element\", expected \"per-head\", as gating says");
+  refused("laguna", RIFFLE_UNSUPPORTED, "moe_router_logit_softcapping", 30,
+          "moe_router_logit_softcapping: found 30, expected 0");
+  refused("laguna", RIFFLE_UNSUPPORTED, "moe_apply_router_weight_on_input", true,
+          "moe_apply_router_weight_on_input: found true, expected false");
+  EditedGguf g("laguna");
+  CHECK(g.config().heads(1) == 4);
+  CHECK(g.config().head_gate);
+  g.array<int32_t>("laguna.attention.head_count", GgufType::I32, {3, 4, 4, 5, 3});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"e.gguf: blk.3.attn_q.weight shape: found [128][32], expected [160]"},
+               [&] { g.config(); });
+  EditedGguf rotated("laguna");
+  rotated.u32("laguna.rope.dimension_count_swa", 33);
+  expect_error(RIFFLE_BAD_MODEL,
+               {"laguna.rope.dimension_count_swa: found 33, expected an even number up to 32"},
+               [&] { rotated.config(); });
+  EditedGguf gate("laguna");
+  gate.floats("blk.2.attn_gate.weight", {1, 2, 3});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"e.gguf: blk.2.attn_gate.weight shape: found [3], expected [4][32]"},
+               [&] { gate.config(); });
 }
