@@ -456,8 +456,9 @@ static void tiny_gguf_delta_keys(GgufWriter& w, const std::string& arch, const T
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   // All files of these are kept.
-  for (const char* name : {"granite_h", "nemotron_h", "qwen3next", "gemma4", "seed_oss", "ernie4_5",
-                           "glm4", "mellum", "exaone_moe", "granite_swa", "hunyuan", "laguna"})
+  for (const char* name :
+       {"granite_h", "nemotron_h", "qwen3next", "gemma4", "seed_oss", "ernie4_5", "glm4", "mellum",
+        "exaone_moe", "granite_swa", "hunyuan", "laguna", "apertus"})
     if (c.name.starts_with(name))
       return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||

@@ -55,7 +55,8 @@ struct TinyCheckpoint {
   // Tells whether the CUDA kernels lack an operation of the family.
   bool beyond_cuda() const {
     const std::string type = config.at("model_type");
-    return type == "ernie4_5_moe" || type == "hunyuan_v1_dense" || type == "laguna";
+    return type == "ernie4_5_moe" || type == "hunyuan_v1_dense" || type == "laguna" ||
+           type == "apertus";
   }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.

@@ -36,7 +36,7 @@ TEST_CASE("families that riffle lacks are refused with what they need", "[famili
   for (const auto& [name, needs] :
        {std::pair{"deepseek2", "multi-head latent attention, which riffle lacks"},
         {"gemma2", "soft caps of attention scores, which riffle lacks"},
-        {"apertus", "xIELU activations"}}) {
+        {"rwkv7", "RWKV layers"}}) {
     EditedGguf file("llama3");
     file.text("general.architecture", name);
     expect_error(RIFFLE_UNSUPPORTED, {"general.architecture", name, needs, "\"llama\""},

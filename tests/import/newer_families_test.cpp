@@ -1,4 +1,5 @@
-// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash, Hunyuan and Laguna.
+// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash, Hunyuan, Laguna and
+// Apertus.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -220,4 +221,27 @@ TEST_CASE("Laguna: query heads of each layer, gates and RoPE", "[families]") {
   expect_error(RIFFLE_BAD_MODEL,
                {"e.gguf: blk.2.attn_gate.weight shape: found [3], expected [4][32]"},
                [&] { gate.config(); });
+}
+
+TEST_CASE("Apertus: values of the activation in each layer", "[families]") {
+  EditedGguf g("apertus");
+  const Config c = g.config();
+  CHECK(c.layers[1].xielu.alpha_p == Approx(0.7).epsilon(0.01));
+  CHECK(c.layers[2].xielu.beta == 0.5f);
+  g.array<float>("apertus.xielu.alpha_p", GgufType::F32, {0.5f, 0.5f});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"apertus.xielu.alpha_p: found 2 entries, expected 3, one per layer"},
+               [&] { g.config(); });
+  g.array<float>("apertus.xielu.alpha_p", GgufType::F32, {0.5f, INFINITY, 0.5f});
+  expect_error(RIFFLE_BAD_MODEL,
+               {"apertus.xielu.alpha_p: found inf in layer 1, expected a finite number"},
+               [&] { g.config(); });
+  g.erase("apertus.xielu.alpha_p");
+  expect_error(RIFFLE_BAD_MODEL, {"apertus.xielu.alpha_p: found 0 entries"}, [&] { g.config(); });
+  refused("apertus", RIFFLE_UNSUPPORTED, "hidden_act", "silu",
+          "hidden_act: found \"silu\", expected \"xielu\"");
+  auto json = tiny_checkpoint("apertus").config;
+  json.erase("rope_scaling");
+  expect_error(RIFFLE_BAD_MODEL, {"config.json: rope_parameters: found none"},
+               [&] { config_of(json); });
 }
