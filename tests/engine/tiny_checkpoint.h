@@ -56,7 +56,7 @@ struct TinyCheckpoint {
   bool beyond_cuda() const {
     const std::string type = config.at("model_type");
     return type == "ernie4_5_moe" || type == "hunyuan_v1_dense" || type == "laguna" ||
-           type == "apertus";
+           type == "apertus" || type == "cohere" || type == "cohere2";
   }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.

@@ -245,3 +245,29 @@ TEST_CASE("Apertus: values of the activation in each layer", "[families]") {
   expect_error(RIFFLE_BAD_MODEL, {"config.json: rope_parameters: found none"},
                [&] { config_of(json); });
 }
+
+TEST_CASE("Command R: norms, windows and logits", "[families]") {
+  const Config c = config_of(tiny_checkpoint("cohere2").config);
+  CHECK(c.layer_norm);
+  CHECK(c.parallel_ffn);
+  CHECK(c.logit_scale == 0.25f);
+  for (const LayerConfig& layer : c.layers)
+    CHECK((c.ropes[layer.rope].theta > 0) == (layer.window > 0));
+  CHECK(c.layers[3].window == 0);
+  CHECK(c.layers[4].window == 64);
+  refused("cohere", RIFFLE_UNSUPPORTED, "use_qk_norm", true,
+          "use_qk_norm: found true, expected false");
+  refused("cohere2", RIFFLE_BAD_MODEL, "sliding_window", nullptr,
+          "sliding_window: found null, expected the window of three layers in four");
+  auto json = tiny_checkpoint("cohere").config;
+  json["layer_norm_eps"] = 1e-3;
+  CHECK(config_of(json).norm_eps == 1e-3f);
+  EditedGguf g("cohere");
+  CHECK(g.config().norm_eps == 1e-5f);
+  g.erase("command-r.logit_scale");
+  expect_error(RIFFLE_BAD_MODEL, {"command-r.logit_scale: found none"}, [&] { g.config(); });
+  EditedGguf windows("cohere2");
+  windows.erase("cohere2.attention.sliding_window");
+  expect_error(RIFFLE_BAD_MODEL, {"cohere2.attention.sliding_window: found none"},
+               [&] { windows.config(); });
+}

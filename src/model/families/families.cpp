@@ -8,7 +8,7 @@ extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistr
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
     kGemma4Unified, kSeedOss, kErnie45, kGlm4, kMellum, kExaoneMoe, kErnie45Moe, kGraniteSwa,
-    kHunyuan, kLaguna, kApertus;
+    kHunyuan, kLaguna, kApertus, kCohere, kCohere2;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
@@ -21,7 +21,7 @@ static constexpr const Family* kFamilies[] = {
     &kGraniteHybrid, &kNemotronH,  &kNemotronHMoe, &kQwen3Next, &kGemma4,
     &kGemma4Unified, &kSeedOss,    &kErnie45,      &kGlm4,      &kMellum,
     &kExaoneMoe,     &kErnie45Moe, &kGraniteSwa,   &kHunyuan,   &kLaguna,
-    &kApertus};
+    &kApertus,       &kCohere,     &kCohere2};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -72,8 +72,6 @@ static constexpr struct {
     {"deepseek32", "deepseek_v32", "multi-head latent attention chosen by an indexer"},
     {"glm-dsa", "glm_moe_dsa", "multi-head latent attention chosen by an indexer"},
     {"kimi-linear", "kimi_linear", "Kimi delta attention"},
-    {"command-r", "cohere", "attention next to the FFN, and norms that subtract the mean"},
-    {"cohere2", "cohere2", "attention next to the FFN, and norms that subtract the mean"},
     {"cohere2moe", "cohere2_moe", "means of routed and shared experts"},
     {"hunyuan-moe", "hunyuan_v1_moe", "experts of Hunyuan"},
     {"mamba", "mamba", "Mamba-1 layers"},

@@ -12,6 +12,7 @@ TEST_CASE("device cuda refuses models for which it has no kernels, by what they 
   };
   for (const auto& [name, needs] :
        {Case{"hunyuan_wide", "norms of q and k after RoPE"},
+        {"cohere2_wide", "norms that subtract the mean"},
         {"apertus_wide", "xIELU activations"},
         {"laguna", "layers with different numbers of query heads"},
         {"ernie4_5_moe", "experts that are chosen by a softmax and a bias"}}) {
