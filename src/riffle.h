@@ -231,14 +231,14 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train
  *   rope_theta, norm_eps, tied_output, logit_softcap (0: none), attention_sinks, attention_gate
  *   rope_scaling: "none", "linear, factor 8", "yarn, factor 4 of 32768", ...
- *   qk_norm: RMS norm of q and k before RoPE: "none", "head" (of each head), "whole" (of all heads)
+ *   qk_norm: RMS norm of q and k: "none", "head" (of each head), "whole" (of all heads)
  *   bos_id, eos_id: -1: none. A model may have more end tokens (riffle_is_end_token)
  *   n_params, weight_bytes, weight_type (the first of the types)
  *   n_weight_types, and for each I from 0: weight_type_I, weight_params_I, weight_bytes_I: types of
  *     the matrices, the one with most bytes first; norms and biases are not counted
  *   sliding_window: tokens that a query sees in n_window_layers layers, its own included; 0: all
- *   window_head_dim, window_n_kv_heads: size and number of KV heads in those layers, if the others
- *     have different ones; else 0
+ *   window_head_dim, window_n_heads, window_n_kv_heads: size of heads, and numbers of query and KV
+ *     heads in those layers, if the others have different ones; else 0
  *   n_recurrent_layers: layers that keep a state in place of keys and values; state_bytes: of all
  *   latent_dim: width of the latents of multi-head latent attention, of head_dim; 0: none
  *   n_experts, n_experts_used, expert_dim, n_expert_layers, expert_params, expert_bytes: of a

@@ -13,16 +13,18 @@ struct Routed {
   float weight = 0;  // factor of the expert's output
 };
 
-// The way in which experts are chosen and weighed. By default that is a softmax of the scores; the
-// other members are for sigmoids only.
+// The way in which experts are chosen and weighed. By default that is a softmax of the scores.
 struct Routing {
   // Each score's sigmoid takes the place of the softmax.
   bool sigmoid = false;
-  // Experts are chosen by their sigmoid plus a bias, which is no part of their weight.
+  // Experts are chosen by their sigmoid, or their share of the softmax, plus a bias, which is no
+  // part of their weight.
   bool choice_bias = false;
   // Renormalised weights are divided by their sum plus sum_eps. All weights are then multiplied by
   // the scale, after a softmax too.
   float sum_eps = 0, scale = 1;
+  // After a softmax with a choice_bias, renormalised weights are divided by at least this sum.
+  float least_sum = 0;
   // The experts lie in n_groups groups of one size, at most 64. Only experts of the used_groups
   // groups are chosen whose two best experts have the largest sum (DeepSeek-V3, arXiv 2412.19437).
   int n_groups = 1, used_groups = 1;
@@ -54,12 +56,12 @@ uint64_t choose_groups(const Rank& rank, int n, const Routing& routing) {
   return chosen;
 }
 
-// Does the same as route_row for sigmoids: chooses the n_used experts with the largest sigmoid of
-// their score plus bias (null: none). scores: replaced by their sigmoids.
-inline void route_by_sigmoid(float* scores, const float* bias, int n, int n_used, bool renormalised,
-                             const Routing& routing, Routed* out) {
-  for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + std::exp(-scores[e]));
-  const auto rank = [&](int e) { return bias ? scores[e] + bias[e] : scores[e]; };
+// Chooses the n_used experts with the largest value plus bias (null: none), in falling order, and
+// sets their weights to their values. The first of equal experts wins, and NaN ranks last. Returns
+// the sum of the weights.
+inline float choose_biased(const float* values, const float* bias, int n, int n_used,
+                           const Routing& routing, Routed* out) {
+  const auto rank = [&](int e) { return bias ? values[e] + bias[e] : values[e]; };
   const auto before = [&](int a, int b) {
     const bool nan_a = std::isnan(rank(a)), nan_b = std::isnan(rank(b));
     if (nan_a || nan_b) return nan_a == nan_b ? a < b : nan_b;
@@ -75,11 +77,36 @@ inline void route_by_sigmoid(float* scores, const float* bias, int n, int n_used
       const bool taken = std::any_of(out, out + i, [e](const Routed& r) { return r.expert == e; });
       if (!taken && (best < 0 || before(e, best))) best = e;
     }
-    out[i] = {best, scores[best]};
+    out[i] = {best, values[best]};
     sum += out[i].weight;
   }
+  return sum;
+}
+
+// Does the same as route_row for sigmoids: chooses the n_used experts with the largest sigmoid of
+// their score plus bias (null: none). scores: replaced by their sigmoids.
+inline void route_by_sigmoid(float* scores, const float* bias, int n, int n_used, bool renormalised,
+                             const Routing& routing, Routed* out) {
+  for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + std::exp(-scores[e]));
+  const float sum = choose_biased(scores, bias, n, n_used, routing, out);
   const float divisor = renormalised ? sum + routing.sum_eps : 1;
   for (int i = 0; i < n_used; ++i) out[i].weight = out[i].weight / divisor * routing.scale;
+}
+
+// Does the same as route_row, but chooses the n_used experts with the largest share of the softmax
+// plus bias. scores: replaced by their shares.
+inline void route_by_biased_softmax(float* scores, const float* bias, int n, int n_used,
+                                    bool renormalised, const Routing& routing, Routed* out) {
+  const float most = *std::max_element(scores, scores + n);
+  float all = 0;
+  for (int e = 0; e < n; ++e) {
+    scores[e] = std::exp(scores[e] - most);
+    all += scores[e];
+  }
+  for (int e = 0; e < n; ++e) scores[e] /= all;
+  const float sum = choose_biased(scores, bias, n, n_used, routing, out);
+  const float divisor = renormalised ? std::max(sum, routing.least_sum) : 1;
+  for (int i = 0; i < n_used; ++i) out[i].weight /= divisor;
 }
 
 // Chooses the n_used of n experts with the largest scores, in order of falling score. The first of

@@ -130,11 +130,13 @@ riffle_info facts_of(Model& m) {
   const int whole = first(false) >= 0 ? first(false) : first(true), windowed = first(true);
   info.add("head_dim", whole < 0 ? c.head_dim : c.head_size(whole));
   info.add("n_layers", c.n_layers);
-  info.add("n_heads", c.n_heads);
+  info.add("n_heads", whole < 0 ? c.n_heads : c.heads(whole));
   info.add("n_kv_heads", whole < 0 ? c.n_kv_heads : c.kv_heads(whole));
-  const bool uneven = windowed >= 0 && (c.kv_heads(windowed) != c.kv_heads(whole) ||
+  const bool uneven = windowed >= 0 && (c.heads(windowed) != c.heads(whole) ||
+                                        c.kv_heads(windowed) != c.kv_heads(whole) ||
                                         c.head_size(windowed) != c.head_size(whole));
   info.add("window_head_dim", uneven ? c.head_size(windowed) : 0);
+  info.add("window_n_heads", uneven ? c.heads(windowed) : 0);
   info.add("window_n_kv_heads", uneven ? c.kv_heads(windowed) : 0);
   info.add("latent_dim", c.latent.kv_rank);
   info.add("vocab_size", c.vocab_size);

@@ -197,8 +197,11 @@ class Device {
                          int64_t ldo) = 0;
   // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
   // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). Requires:
-  // rope_table covers the positions.
-  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) = 0;
+  // rope_table covers the positions. norm: each rotated head is RMS-normalised with this weight and
+  // Config::norm_eps; null or without data: it is not. Only devices that run models with
+  // Config::norm_after_rope are given one.
+  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
+                    const Tensor* norm) = 0;
   // Separates the heads of n rows [n_heads][2][d]: the first d values of each go to q, the others
   // to gate, both [n][n_heads][d] (Config::query_gate).
   virtual void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
@@ -208,6 +211,11 @@ class Device {
   }
   // x *= sigmoid(gate), for count values each.
   virtual void sigmoid_gate(float* x, const float* gate, int64_t count) = 0;
+  // x *= softplus(gate): each of n gates multiplies `width` values, which follow one another.
+  virtual void softplus_gate(float* x, const float* gate, int64_t n, int64_t width) {
+    (void)x, (void)gate, (void)n, (void)width;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernel for gates by softplus");
+  }
   // x = cap * tanh(x / cap), for count values.
   virtual void softcap(float* x, int64_t count, float cap) = 0;
   // x *= factor, for count values.

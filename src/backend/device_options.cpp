@@ -58,7 +58,7 @@ StateShape state_shape(const Config& config, const BackendOptions& o) {
   shape.n_layers = config.n_layers;
   for (int i = 0; i < kv.n_layers(); ++i) shape.n_borrowing += kv.selects(i) && !kv.indexed(i);
   shape.n_kv_heads = kv.rows(layer);
-  shape.g = config.n_heads / kv.rows(layer);
+  shape.g = config.heads(layer) / kv.rows(layer);
   shape.layout = kv.layout(layer);
   shape.n_ctx = o.options.n_ctx;
   shape.kernels = o.kernels;

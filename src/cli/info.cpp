@@ -67,6 +67,7 @@ Json info_json(const Facts& i) {
       {"n_heads", i.count("n_heads")},
       {"n_kv_heads", i.count("n_kv_heads")},
       {"window_head_dim", i.count("window_head_dim")},
+      {"window_n_heads", i.count("window_n_heads")},
       {"window_n_kv_heads", i.count("window_n_kv_heads")},
       {"latent_dim", i.count("latent_dim")},
       {"vocab_size", i.count("vocab_size")},
@@ -241,8 +242,8 @@ void print_info(const riffle_model* model, const std::string& path, const std::s
   t.add({"heads",
          text_of("%d of %d, KV heads %d", i.id("n_heads"), i.id("head_dim"), i.id("n_kv_heads")) +
              (i.count("window_head_dim") > 0
-                  ? text_of("; layers with a window: of %d, KV heads %d", i.id("window_head_dim"),
-                            i.id("window_n_kv_heads"))
+                  ? text_of("; layers with a window: %d of %d, KV heads %d", i.id("window_n_heads"),
+                            i.id("window_head_dim"), i.id("window_n_kv_heads"))
                   : "")});
   if (const std::string more = attention_text(i); !more.empty()) t.add({"attention", more});
   if (i.number("logit_softcap") > 0)

@@ -314,6 +314,14 @@ void Engine::check_selector(const Selector& selector, const Selection& wanted) c
          "`selection.positions` list does not work with this model, which rotates %d of the %d "
          "dimensions of a head",
          model_.config.ropes[0].rotated, model_.config.rope_head(model_.config.ropes[0]));
+  if (selector.lists() && model_.config.norm_after_rope)
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.positions` list does not work with this model, which normalises keys after "
+         "RoPE");
+  if (selector.lists() && model_.config.uneven_heads())
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.positions` list does not work with this model, whose layers differ in their "
+         "query heads");
   check_ahead(options_.options, selector);
   check_tiles(options_.options, selector);
   device_->check_selector(selector, wanted);

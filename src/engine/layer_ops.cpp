@@ -51,7 +51,7 @@ LinearOut LayerOps::query_product(const LayerWeights& w, int layer, const Forwar
 void LayerOps::take_queries(int layer, int64_t n, const ForwardBuffers& b) {
   const Config& c = model_.config;
   if (c.query_gate)
-    device_.split_heads(b.both.as<float>(), n, c.n_heads, c.head_size(layer), b.q.as<float>(),
+    device_.split_heads(b.both.as<float>(), n, c.heads(layer), c.head_size(layer), b.q.as<float>(),
                         b.gate.as<float>());
 }
 
@@ -69,7 +69,7 @@ void LayerOps::finish_keys(const LayerWeights& w, int layer, int64_t n, const Fo
   const int64_t width = model_.config.kv_width(layer);
   if (model_.config.latent)
     return device_.norm_rows(b.v.as<float>(), n, w.kv_a_norm, b.k.as<float>(), width);
-  norm_qk(b.k.as<float>(), n, width, w.k_norm);
+  if (!model_.config.norm_after_rope) norm_qk(b.k.as<float>(), n, width, w.k_norm);
   norm_qk(b.v.as<float>(), n, width, w.v_norm);
 }
 
@@ -127,7 +127,7 @@ void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, 
     latent_queries(w, layer, x, n, Phase::Decode, b);
   } else {
     take_queries(layer, n, b);
-    norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
+    if (!c.norm_after_rope) norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
   }
   if (own_kv) finish_keys(w, layer, n, b);
   step.append(layer, b.q.as<float>(), own_kv ? b.k.as<float>() : nullptr,
@@ -150,8 +150,13 @@ void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queri
     gate.outs[0] = {&w.wgate, queries, w.wgate.rows};
     gate.phase = phase;
     device_.linear(gate);
-    device_.sigmoid_gate(attended, queries, n * w.wgate.rows);
+    if (model_.config.softplus_gate)
+      device_.softplus_gate(attended, queries, n * w.wgate.rows, w.wo.cols / w.wgate.rows);
+    else device_.sigmoid_gate(attended, queries, n * w.wgate.rows);
   }
+  // The FFN goes first, while x is still the input of attention.
+  const bool parallel = model_.config.parallel_ffn && w.has_ffn();
+  if (parallel) device_.ffn(w, x, n, phase);
   Linear out;
   out.x = attended;
   out.n = n;
@@ -160,7 +165,7 @@ void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queri
   out.add = true;
   out.phase = phase;
   device_.linear(out);
-  if (w.has_ffn()) device_.ffn(w, x, n, phase);
+  if (w.has_ffn() && !parallel) device_.ffn(w, x, n, phase);
   if (w.embedding_gate.rows > 0) add_embedding();
   if (const void* scale = w.output_scale.data)
     device_.scale(x, n * model_.config.dim, *static_cast<const float*>(scale));

@@ -283,9 +283,11 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   }
   if (!c.latent) {
     ops_->take_queries(r.layer, n, a);
-    ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
+    if (!c.norm_after_rope) ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
   }
-  if (!r.list) device_->rope(a.q.as<float>(), n, q_width, c.n_heads, pos0, c.query_rope(r.layer));
+  if (!r.list)
+    device_->rope(a.q.as<float>(), n, q_width, c.heads(r.layer), pos0, c.query_rope(r.layer),
+                  c.norm_after_rope ? &w.q_norm : nullptr);
   PromptAttention att;
   att.q = a.q.as<float>();
   att.n = n;
@@ -371,7 +373,7 @@ void Engine::end_sourced_prompt(const PrefillRun& r) {
   const int64_t width = c.q_width(r.layer), pos0 = s.kv.n_tokens + r.n() - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    options_.attention->query(shape_.source(r.layer), pos0 + i, c.n_heads, heads,
+    options_.attention->query(shape_.source(r.layer), pos0 + i, c.heads(r.layer), heads,
                               c.head_size(r.layer), &q[i * width]);
   threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;

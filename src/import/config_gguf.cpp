@@ -23,14 +23,16 @@ class GgufFields : public Fields {
         architecture_(std::move(architecture)),
         recurrent_(family.recurrence != Recurrence::NONE),
         one_part_(family.one_part),
-        uneven_(family.uneven_layers) {}
+        other_eps_(family.one_part || family.layer_norm),
+        uneven_(family.uneven_layers),
+        uneven_heads_(family.uneven_heads) {}
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
   std::string name_of(const Field& field) const override {
     return field.gguf ? architecture_ + "." + field.gguf : "";
   }
-  using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
-      Fields::numbers, Fields::string, Fields::strings;
+  using Fields::boolean, Fields::booleans, Fields::has, Fields::integer, Fields::integers,
+      Fields::number, Fields::numbers, Fields::string, Fields::strings;
   std::optional<uint64_t> integer(const std::string& name) const override {
     const auto it = gguf_.metadata.find(name);
     const bool array = it != gguf_.metadata.end() && it->second.type == GgufType::ARRAY;
@@ -39,8 +41,9 @@ class GgufFields : public Fields {
     return gguf_.integer(name);
   }
   std::optional<double> number(const std::string& name) const override {
-    // Converters write the RMS norms' epsilon of a Nemotron-H under the other key alone.
-    if (one_part_ && !gguf_.has(name) && name == name_of(field::kNormEps))
+    // Converters write the RMS norms' epsilon of a Nemotron-H under the other key alone, and there
+    // is the epsilon of norms that subtract the mean.
+    if (other_eps_ && !gguf_.has(name) && name == name_of(field::kNormEps))
       return gguf_.number(name_of({"attention.layer_norm_epsilon", nullptr}));
     return gguf_.number(name);
   }
@@ -58,11 +61,29 @@ class GgufFields : public Fields {
     const std::vector<float> all = gguf_.floats(name).value_or(std::vector<float>());
     return {all.begin(), all.end()};
   }
+  std::vector<bool> booleans(const std::string& name) const override {
+    const auto it = gguf_.metadata.find(name);
+    std::vector<bool> all;
+    if (it == gguf_.metadata.end()) return all;
+    const GgufValue& value = it->second;
+    if (value.type != GgufType::ARRAY || value.element != GgufType::BOOL)
+      bad_model(file(), name,
+                value.type == GgufType::ARRAY
+                    ? std::string("an array of ") + riffle::name_of(value.element)
+                    : "no array",
+                "an array of BOOL");
+    for (uint64_t i = 0; i < value.count; ++i) all.push_back(value.data[i] != 0);
+    return all;
+  }
   std::vector<std::string> strings(const std::string& name) const override {
     const auto all = gguf_.strings(name).value_or(std::vector<std::string_view>());
     return {all.begin(), all.end()};
   }
   bool has(const std::string& name) const override { return gguf_.has(name); }
+  bool is_boolean(const std::string& name) const override {
+    const auto it = gguf_.metadata.find(name);
+    return it != gguf_.metadata.end() && it->second.type == GgufType::BOOL;
+  }
 
  private:
   // Some converters write a number for each layer, the same for all.
@@ -79,7 +100,8 @@ class GgufFields : public Fields {
     if (all[first] < 0)
       bad_model(file(), name, std::to_string(all[first]) + " in layer " + std::to_string(first),
                 "at least 0");
-    if (uneven_) return static_cast<uint64_t>(all[0]);
+    if (uneven_ || (uneven_heads_ && name == name_of(field::kHeads)))
+      return static_cast<uint64_t>(all[0]);
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[first] && !(zeros && all[l] == 0))
         unsupported(file(), name,
@@ -93,7 +115,7 @@ class GgufFields : public Fields {
 
   const GgufFile& gguf_;
   const std::string architecture_;
-  const bool recurrent_, one_part_, uneven_;
+  const bool recurrent_, one_part_, other_eps_, uneven_, uneven_heads_;
 };
 
 // Returns the numbers of a field with one for each layer; empty: the file has one for all.
@@ -240,7 +262,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
 
 // Returns the layers that have a window, or keep a state: given as a period, or as one boolean a
 // layer. Empty: the family decides.
-std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, int n_layers) {
+std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key,
+                                  const Family& family, int n_layers) {
   const auto it = gguf.metadata.find(key);
   std::vector<bool> windowed;
   if (it == gguf.metadata.end()) return windowed;
@@ -258,7 +281,8 @@ std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key, 
   if (!period || *period == 0)
     bad_model(gguf.file.name, key, period ? "0" : "no number",
               "a number above 0, or an array of booleans");
-  for (uint64_t l = 0; l < layers; ++l) windowed.push_back((l + 1) % *period != 0);
+  for (uint64_t l = 0; l < layers; ++l)
+    windowed.push_back(family.in_period(static_cast<int>(l), *period));
   return windowed;
 }
 
@@ -315,13 +339,15 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const bool windowless = family.window == Family::NEVER || family.window == Family::UNUSED;
   if (window > 0 && windowless && !family.any_window_in_gguf)
     unsupported(gguf.file.name, fields.name_of(field::kWindow), std::to_string(window), "none");
-  set_layers(family, window, windowed_layers(gguf, fields.name_of(field::kWindowed), c.n_layers),
-             &c);
+  set_layers(family, window,
+             windowed_layers(gguf, fields.name_of(field::kWindowed), family, c.n_layers), &c);
   if (family.full_head_dim) {
     const int windowed = head_dimension(fields, a + ".attention.key_length_swa", 0, c);
     for (LayerConfig& layer : c.layers)
       if (layer.window > 0) layer.head_dim = windowed;
   }
+  if (family.uneven_heads)
+    set_heads(fields, field::kHeads, listed(gguf, fields, field::kHeads), &c);
   if (family.uneven_layers) {
     read_kv_heads(listed(gguf, fields, field::kKvHeads), fields, &c);
     read_widths(listed(gguf, fields, field::kHiddenDim), fields, &c);
@@ -331,17 +357,21 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   };
   c.activation = family.activation;
   c.pre_norm = family.pre_norm;
+  c.layer_norm = family.layer_norm;
   c.post_norm = family.post_norm;
   c.qk_norm = family.qk_norm;
   c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
+  const auto gate = gguf.tensors.find(std::string("blk.0.") + kGgufNames.wgate);
+  c.head_gate = gate != gguf.tensors.end() && !gate->second.shape.empty() &&
+                gate->second.shape.front() == static_cast<uint64_t>(c.heads(0));
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
   c.recurrence.kind = family.recurrence;
   if (family.recurrent_period > 0) {
     const std::string named = a + ".attention.recurrent_layers",
                       period = a + ".full_attention_interval";
     const std::vector<bool> given =
-        windowed_layers(gguf, gguf.has(named) ? named : period, c.n_layers);
+        windowed_layers(gguf, gguf.has(named) ? named : period, family, c.n_layers);
     for (int l = 0; l < c.n_layers; ++l)
       if (given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l])
         c.layers[l].mixer = Mixer::RECURRENT;

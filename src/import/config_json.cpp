@@ -23,8 +23,8 @@ class JsonFields : public Fields {
   const std::string& file() const override { return file_; }
   bool is_json() const override { return true; }
   std::string name_of(const Field& field) const override { return field.json ? field.json : ""; }
-  using Fields::boolean, Fields::has, Fields::integer, Fields::integers, Fields::number,
-      Fields::numbers, Fields::string, Fields::strings;
+  using Fields::boolean, Fields::booleans, Fields::has, Fields::integer, Fields::integers,
+      Fields::number, Fields::numbers, Fields::string, Fields::strings;
   std::optional<uint64_t> integer(const std::string& name) const override {
     const Json* value = at(name);
     if (!value && name == field::kLayers.json) return listed_layers();
@@ -61,10 +61,17 @@ class JsonFields : public Fields {
   std::vector<double> numbers(const std::string& name) const override {
     return array<double>(name, &Json::is_number, &Json::number, "an array of numbers");
   }
+  std::vector<bool> booleans(const std::string& name) const override {
+    return array<bool>(name, &Json::is_boolean, &Json::boolean, "an array of true and false");
+  }
   std::vector<std::string> strings(const std::string& name) const override {
     return array<std::string>(name, &Json::is_string, &Json::string, "an array of strings");
   }
   bool has(const std::string& name) const override { return at(name) != nullptr; }
+  bool is_boolean(const std::string& name) const override {
+    const Json* const value = at(name);
+    return value && value->is_boolean();
+  }
 
  private:
   // transformers 5 writes a Nemotron-H without a number of layers.
@@ -330,7 +337,13 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
   const auto number = [&](const char* key, double fallback) {
     return positive(fields, key, 1e6, fallback);
   };
-  if (type == "linear") {
+  const double alpha = family.rope_alpha ? fields.number("alpha").value_or(0) : 0;
+  if (type == "dynamic" && alpha != 0) {
+    also({"alpha", "factor", "original_max_position_embeddings", "mscale", "mscale_all_dim",
+          "beta_fast", "beta_slow"});
+    to->theta = static_cast<float>(
+        to->theta * std::pow(positive(fields, "alpha", 1e9, 0), c->head_dim / (c->head_dim - 2.0)));
+  } else if (type == "linear") {
     s.type = RopeScaling::LINEAR, also({"factor"});
   } else if (type == "dynamic") {
     s.type = RopeScaling::DYNAMIC, also({"factor", "original_max_position_embeddings"});
@@ -439,17 +452,16 @@ void check_layer_config(const std::string& file, const Json& config, const Famil
 
 // Reads the share of each head that is rotated. rope: the parameters of RoPE, or null.
 void read_partial_rope(const JsonFields& fields, const Json* rope, const Family& family,
-                       Config* c) {
-  Rope& to = c->ropes[0];
+                       const Config& c, Rope* to) {
   const std::string& file = fields.file();
   double share = fields.number("partial_rotary_factor").value_or(family.partial_default);
   if (rope && rope->is_object() && find(*rope, "partial_rotary_factor"))
     share = *JsonFields(file, *rope).number("partial_rotary_factor");
   if (family.partial_rope && share != 1) {
-    to.rotated = static_cast<int>(share * c->head_dim);
-    if (!(share > 0) || !(share < 1) || to.rotated < 2 || to.rotated % 2 != 0)
+    to->rotated = static_cast<int>(share * c.head_dim);
+    if (!(share > 0) || !(share < 1) || to->rotated < 2 || to->rotated % 2 != 0)
       bad_model(file, "partial_rotary_factor", format("%g", share),
-                format("a fraction whose product with head_dim = %d is even", c->head_dim));
+                format("a fraction whose product with head_dim = %d is even", c.head_dim));
   }
 }
 
@@ -501,9 +513,11 @@ void refuse_json_options(const JsonFields& fields, const Json& config, const Fam
   const bool gelu = family.activation == Activation::GELU_TANH;
   const char* act_key =
       gelu && find(config, "hidden_activation") ? "hidden_activation" : "hidden_act";
-  const std::string expected = gelu ? "gelu_pytorch_tanh" : "silu",
+  const std::string expected = gelu                                     ? "gelu_pytorch_tanh"
+                               : family.activation == Activation::XIELU ? "xielu"
+                                                                        : "silu",
                     act = fields.string(act_key).value_or(expected);
-  if (act != expected && (gelu || act != "swish"))
+  if (act != expected && (expected != "silu" || act != "swish"))
     unsupported(file, act_key, "\"" + act + "\"", "\"" + expected + "\"");
 }
 
@@ -569,7 +583,7 @@ static Config language_model(const std::string& file, const Json& config, const 
   const int windowed_head_dim = c.head_dim;
   if (family.full_head_dim)
     c.head_dim = head_dimension(flat_fields, family.full_head_dim, family.full_head_dim_default, c);
-  read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
+  read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, c, &c.ropes[0]);
   const auto rope_part = [&](const Json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);
   };
@@ -577,6 +591,7 @@ static Config language_model(const std::string& file, const Json& config, const 
     Rope of_windows;
     const std::string where = "rope_parameters.sliding_attention";
     if (!sliding->is_object()) bad_model(file, where, shown(*sliding), "an object or null");
+    read_partial_rope(fields, sliding, family, c, &of_windows);
     if (find(*sliding, "rope_theta"))  // else the family's
       of_windows.theta = positive(JsonFields(file, *sliding), "rope_theta", 1e15, 0);
     rope_part(*sliding, where, &of_windows);
@@ -611,6 +626,7 @@ static Config language_model(const std::string& file, const Json& config, const 
         c.layers[l].mixer = Mixer::RECURRENT;
   c.activation = family.activation;
   c.pre_norm = family.pre_norm;
+  c.layer_norm = family.layer_norm;
   c.post_norm = family.post_norm;
   c.qk_norm = family.qk_norm;
   c.qkv_bias = family.qkv_bias;

@@ -29,13 +29,17 @@ constexpr std::initializer_list<std::string_view> kLlama3 = {kLlama3Pattern},
                                                   kSmolLm = {kDigitPattern, kGpt2Pattern},
                                                   kGpt2 = {kGpt2Pattern}, kCased = {kCasedPattern},
                                                   kTekken = {kTekkenPattern},
-                                                  kSeed = {kSeedPattern};
+                                                  kSeed = {kSeedPattern},
+                                                  kExaoneMoe = {kExaoneMoePattern};
 constexpr std::initializer_list<std::string_view> kDeepSeekLlm = {
     kLineEndPattern,       kCasedLettersPattern, kWidePunctuationPattern,
     kTrailingSpacePattern, kHanHangulPattern,    kDigitPattern};
 constexpr std::initializer_list<std::string_view> kDeepSeekCoder = {
     kLineEndPattern, kSpacedLettersPattern, kSpacedPunctuationPattern, kHanHangulPattern,
     kDigitPattern};
+constexpr std::initializer_list<std::string_view> kHunyuan = {kUpToThreeDigitsPattern,
+                                                              kHanKanaPattern, kHunyuanPattern},
+                                                  kLaguna = {kLinesPattern, kQwen2Pattern};
 constexpr std::initializer_list<std::string_view> kDefault = {kPunctuationPattern, kGpt2Pattern,
                                                               kDigitsPattern, kThreeDigitsPattern};
 constexpr Family kFamilies[] = {
@@ -56,6 +60,13 @@ constexpr Family kFamilies[] = {
     {"llama4", false, kCased, false, false},
     {"seed-coder", false, kSeed, false, false},
     {"glm4", false, kLlama3, true, false},
+    {"command-r", true, kSmolLm, false, false},
+    {"mellum2", false, kSmolLm, false, false},
+    {"mellum", false, kGpt2, false, false},
+    {"hunyuan", false, kQwen2, false, false},
+    {"hunyuan-dense", false, kHunyuan, false, false},
+    {"laguna", false, kLaguna, false, false},
+    {"exaone-moe", false, kExaoneMoe, false, false},
     {"chatglm-bpe", false, kLlama3, false, false},
     {"default", false, kDefault, false, false},
     {"smaug-bpe", false, kLlama3, false, false},

@@ -127,6 +127,9 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
   if (config.tied_output && has_own_output(table, names)) config.tied_output = false;
   bind_weights(parts, config, table, names, folder, progress);
   config.draft_head = parts.weights.draft.proj.rows > 0;
+  for (int l = 0; l < config.n_layers; ++l)
+    if (const auto* x = static_cast<const float*>(parts.weights.layers[l].xielu.data))
+      config.layers[l].xielu = {x[0], x[1], x[2], x[3]};
   return draft;
 }
 

@@ -84,7 +84,7 @@ riffle_status riffle_set_row_report(riffle_context* context, riffle_row_report_f
     context->engine->set_row_report(
         [=](const riffle_session* session, const Sequence& s, int layer, int kv_head,
             const RowReport& r) {
-          const int group = config->n_heads / config->kv_heads(layer);
+          const int group = config->heads(layer) / config->kv_heads(layer);
           const riffle_row_report t{session,       static_cast<int32_t>(s.kv.n_tokens),
                                     layer,         kv_head,
                                     r.n_blocks,    r.n_read,

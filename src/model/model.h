@@ -142,6 +142,12 @@ enum class Mixer : uint8_t {
   NONE,       // the layer is only an FFN
 };
 
+// Parameters of Activation::XIELU as files have them: softplus(alpha_p) and beta +
+// softplus(alpha_n) are the factors of its two halves.
+struct Xielu {
+  float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;
+};
+
 // Settings in which layers differ.
 struct LayerConfig {
   int window = 0;            // tokens that a query sees, its own included; 0: all
@@ -150,19 +156,21 @@ struct LayerConfig {
   bool has_experts = false;  // the FFN is a mixture of experts
   Mixer mixer = Mixer::ATTENTION;
   bool has_ffn = true;
-  int n_kv_heads = 0, head_dim = 0;  // 0: Config's values
-  bool value_is_key = false;         // wk makes the values too: wv is the same matrix
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0;  // 0: Config's values
+  bool value_is_key = false;                      // wk makes the values too: wv is the same matrix
+  Xielu xielu;                                    // parameters of the activation
   // The earlier layer whose keys and values this one attends to; -1: it has its own.
   int kv_source = -1;
   int hidden_dim = 0;  // width of its FFN without experts; 0: Config's value
 };
 
-// gate(W1 x) * (W3 x). RELU_SQUARED has no gate.
+// gate(W1 x) * (W3 x). RELU_SQUARED and XIELU have no gate.
 enum class Activation : uint8_t {
   SILU,          // SwiGLU (Shazeer, arXiv 2002.05202)
   GELU_TANH,     // GeGLU with the approximation by tanh
   CLAMPED_SILU,  // SwiGLU as gpt-oss has it: clamped_swiglu of kernels/cpu/linear/linear.h
   RELU_SQUARED,  // max(0, W3 x)^2, without W1 (So et al., arXiv 2109.08668)
+  XIELU,         // xielu(W3 x), without W1 (Huang and Schlag, arXiv 2411.13010)
 };
 
 struct ExpertsConfig {
@@ -182,7 +190,7 @@ struct ExpertsConfig {
   float score_scale = 1;  // the router's scores are multiplied by it
 };
 
-// RMS norm of q and of k before RoPE.
+// RMS norm of q and of k, before RoPE or after it (Config::norm_after_rope).
 enum class QkNorm : uint8_t {
   NONE,
   HEAD,   // a norm of each head, with one weight [head_dim]
@@ -213,6 +221,11 @@ struct Config {
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
   float logit_softcap = 0;      // logits are softcap * tanh(logit / softcap); 0: as they are
+  // Norms of layers' inputs and the final norm subtract the mean of each row first (Ba et al.,
+  // arXiv 1607.06450).
+  bool layer_norm = false;
+  // A layer's FFN has the same normalised input as its attention, and both are added to it.
+  bool parallel_ffn = false;
   // Width of each layer's part of the per-layer embeddings (Weights::layer_embedding); 0: none.
   int layer_embedding_dim = 0;
   // Norms that layers have: of the input of attention and FFN (pre), and of their output (post).
@@ -223,10 +236,13 @@ struct Config {
   // Epsilon of the norms of a layer's input and of the final norm; 0: norm_eps.
   float layer_norm_eps = 0;
   QkNorm qk_norm = QkNorm::NONE;
-  float q_norm_weight = 1;      // weight of every norm of q, if the file has no such tensors
-  bool value_norm = false;      // each head of v is RMS-normalised, without weights
-  bool attention_gate = false;  // LayerWeights::wgate
-  bool query_gate = false;      // the gate's rows are in LayerWeights::wq
+  bool norm_after_rope = false;  // q and k are normalised after RoPE, not before
+  float q_norm_weight = 1;       // weight of every norm of q, if the file has no such tensors
+  bool value_norm = false;       // each head of v is RMS-normalised, without weights
+  bool attention_gate = false;   // LayerWeights::wgate
+  // The gate is softplus(wgate x) in place of a sigmoid. head_gate: one gate for each head.
+  bool softplus_gate = false, head_gate = false;
+  bool query_gate = false;  // the gate's rows are in LayerWeights::wq
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks
   bool tied_output = false;
@@ -241,8 +257,9 @@ struct Config {
   bool ends_answer(int token) const {
     return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   }
-  // Return the number of KV heads of a layer, the size of its heads, and the number of values in a
-  // row of its q, and of its k or v.
+  // Return the number of query heads of a layer, of its KV heads, the size of its heads, and the
+  // number of values in a row of its q, and of its k or v.
+  int heads(int layer) const { return layers[layer].n_heads > 0 ? layers[layer].n_heads : n_heads; }
   int kv_heads(int layer) const {
     return layers[layer].n_kv_heads > 0 ? layers[layer].n_kv_heads : n_kv_heads;
   }
@@ -251,14 +268,20 @@ struct Config {
   }
   // Returns the size of the heads that a RoPE rotates.
   int rope_head(const Rope& rope) const { return rope.head_dim > 0 ? rope.head_dim : head_dim; }
-  int64_t q_width(int layer) const { return int64_t(n_heads) * head_size(layer); }
+  int64_t q_width(int layer) const { return int64_t(heads(layer)) * head_size(layer); }
   int64_t kv_width(int layer) const { return int64_t(kv_heads(layer)) * head_size(layer); }
   // Returns the most query heads that share a KV head.
   int most_group() const {
     int most = 0;
     for (int layer = 0; layer < n_layers; ++layer)
-      if (attends(layer)) most = std::max(most, n_heads / kv_heads(layer));
+      if (attends(layer)) most = std::max(most, heads(layer) / kv_heads(layer));
     return most;
+  }
+  // Tells whether layers differ in their number of query heads.
+  bool uneven_heads() const {
+    for (int layer = 0; layer < n_layers; ++layer)
+      if (attends(layer) && heads(layer) != n_heads) return true;
+    return false;
   }
   // Return the most KV heads of a layer, and the width of the widest q, and k or v, of a layer.
   int most_kv_heads() const {
@@ -296,7 +319,9 @@ struct Config {
   // Tell whether a layer attends to keys and values, and whether it keeps a recurrent state.
   bool attends(int layer) const { return layers[layer].mixer == Mixer::ATTENTION; }
   bool recurs(int layer) const { return layers[layer].mixer == Mixer::RECURRENT; }
-  bool gated_ffn() const { return activation != Activation::RELU_SQUARED; }
+  bool gated_ffn() const {
+    return activation != Activation::RELU_SQUARED && activation != Activation::XIELU;
+  }
   // Scores are q.k * scale.
   void set_score_scale(double scale) {
     for (Rope& rope : ropes)
@@ -338,7 +363,8 @@ struct ExpertWeights {
 
 // Norms, biases and sinks that the model lacks have no data.
 struct LayerWeights {
-  // Norms of a layer's input: [1][dim] F32 (norm vectors are converted to F32 at load).
+  // Norms of a layer's input: [1][dim] F32 (norm vectors are converted to F32 at load). With
+  // Config::parallel_ffn both are the same.
   Tensor attn_norm, ffn_norm;
   // Norms of the outputs of attention (after wo) and of the FFN (after w2), before they are added
   // to the residual stream: [1][dim] F32.
@@ -360,19 +386,21 @@ struct LayerWeights {
   // recurrent_tensors. Its wo is [dim][recurrent_out].
   std::vector<Tensor> mix;
   // Gate of attention's output, which is multiplied by sigmoid(wgate x) before wo; x is the input
-  // of wq: [n_heads*head_dim][dim].
+  // of wq: [n_heads*head_dim][dim], or [n_heads][dim] with Config::head_gate.
   Tensor wgate;
   // Some files keep wq, wk and wv in one matrix, one after the other, and w1 and w3 in another.
   // wq and the others are then rows of these.
   Tensor wqkv, w13;
   Tensor w1, w3;  // gate, up: [hidden_dim][dim]; without rows: see ExpertWeights
   Tensor w2;      // down: [dim][hidden_dim]
-  // RMS norms of q and of k before RoPE, F32: [1][head_dim] of each head, or [1][rows of wq] and
+  // RMS norms of q and of k, F32: [1][head_dim] of each head, or [1][rows of wq] and
   // [1][rows of wk] of all heads together.
   Tensor q_norm, k_norm;
   Tensor v_norm;  // [1][head_dim] F32, all ones; without data: values are not normalised
   // [1][1] F32: the residual stream is multiplied by it after the layer; without data: it is not.
   Tensor output_scale;
+  // [1][4] F32: a Xielu; without data: Config::activation is another.
+  Tensor xielu;
   // Added to the products, [1][rows] F32.
   Tensor bq, bk, bv, bo, b1, b3, b2;
   // Attention sinks, [1][n_heads] F32: the score of a key without a value, which is added to the

@@ -112,6 +112,18 @@ class Binder {
     return {DType::F32, rows, cols, floats(raw, name, rows * cols, 0)};
   }
 
+  // Returns the four values of a Xielu, which the file has as tensors of one value.
+  Tensor xielu(const std::string& prefix, const TensorNames& names) {
+    std::vector<float> all;
+    for (const char* rest :
+         {names.xielu_alpha_p, names.xielu_alpha_n, names.xielu_beta, names.xielu_eps}) {
+      const std::string name = prefix + rest;
+      all.push_back(*floats(find(name, {}), name, 1, 0));
+    }
+    return keep(all);
+  }
+  Tensor xielu(const Xielu& x) { return keep({x.alpha_p, x.alpha_n, x.beta, x.eps}); }
+
   // Returns values of at most 0. logs: the file has log(-x).
   Tensor decay(const std::string& name, int64_t rows, int64_t cols, bool logs) {
     const Tensor t = values(name, rows, cols);
@@ -125,6 +137,12 @@ class Binder {
                   logs ? "a logarithm whose exponential fits f32" : "a number up to 0");
     }
     return t;
+  }
+
+  // Makes a vector of values that are no tensor of the file.
+  Tensor keep(const std::vector<float>& values) {
+    model_.owned.push_back(std::make_unique<std::vector<float>>(values));
+    return {DType::F32, 1, static_cast<int64_t>(values.size()), model_.owned.back()->data()};
   }
 
   // Makes a norm whose weights are all the same and not in the file.
@@ -537,7 +555,8 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
   LayerWeights layer;
   const bool mixes = c.layers[l].mixer != Mixer::NONE, has_ffn = c.layers[l].has_ffn;
   if (c.pre_norm && mixes) layer.attn_norm = norm(names.attn_norm, c.dim);
-  if (c.pre_norm && has_ffn) layer.ffn_norm = norm(names.ffn_norm, c.dim);
+  if (c.pre_norm && has_ffn)
+    layer.ffn_norm = c.parallel_ffn ? layer.attn_norm : norm(names.ffn_norm, c.dim);
   if (c.post_norm) {
     layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
     layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
@@ -566,7 +585,8 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.wo = binder.matrix(name(names.mix_out), c.dim, recurrent_out(c));
   }
   if (c.attention_gate && c.attends(l))
-    layer.wgate = binder.matrix(name(names.wgate), q_rows, c.dim);
+    layer.wgate =
+        binder.matrix(name(names.wgate), c.head_gate ? int64_t{c.heads(l)} : q_rows, c.dim);
   const bool experts = has_ffn && c.layers[l].has_experts;
   if (experts) bind_experts(binder, c, names, prefix, &layer);
   if (experts && c.experts.next_to_ffn) {
@@ -590,6 +610,8 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.embedding_out = binder.matrix(name(names.embedding_out), c.dim, width);
     layer.embedding_norm = norm(names.embedding_norm, c.dim);
   }
+  if (c.activation == Activation::XIELU && has_ffn)
+    layer.xielu = names.xielu_eps ? binder.xielu(prefix, names) : binder.xielu(c.layers[l].xielu);
   if (c.qk_norm != QkNorm::NONE && c.attends(l)) {
     const bool whole = c.qk_norm == QkNorm::WHOLE;
     const int64_t q_width = whole ? q_rows : head_dim, k_width = whole ? kv_rows : head_dim;
@@ -607,7 +629,7 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.bv = binder.vector(name(names.bv), kv_rows);
   }
   if (c.o_bias && c.attends(l)) layer.bo = binder.vector(name(names.bo), c.dim);
-  if (c.sinks && c.attends(l)) layer.sinks = binder.vector(name(names.sinks), c.n_heads);
+  if (c.sinks && c.attends(l)) layer.sinks = binder.vector(name(names.sinks), c.heads(l));
   if (c.mlp_bias && has_ffn && !c.layers[l].has_experts) {
     layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
     layer.b3 = binder.vector(name(names.b3), c.hidden_dim);

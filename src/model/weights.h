@@ -27,6 +27,9 @@ struct TensorNames {
   const char* sinks;
   const char* wgate;
   const char* output_scale = nullptr;  // a file may lack it
+  // The values of a Xielu; null: LayerConfig has them.
+  const char *xielu_alpha_p = nullptr, *xielu_alpha_n = nullptr, *xielu_beta = nullptr,
+             *xielu_eps = nullptr;
   // ExpertsConfig::next_to_ffn: LayerWeights' tensors of these names.
   const char *router_norm = nullptr, *expert_norm = nullptr, *ffn_out_norm = nullptr,
              *expert_out_norm = nullptr, *expert_scales = nullptr;

@@ -142,6 +142,13 @@ static void write_layers(GgufFileWriter& out, const Family& family, const Config
           "layers other than every " + std::to_string(family.no_rope_period) + "th without RoPE",
           "only those, to write them as GGUF");
   }
+  constexpr std::string_view kRotated = "attention.rope_pattern";
+  if (std::ranges::any_of(family.fields,
+                          [&](const Field& f) { return f.gguf && f.gguf == kRotated; })) {
+    std::vector<bool> rotated;
+    for (int l = 0; l < c.n_layers; ++l) rotated.push_back(has_rope(c, l));
+    out.booleans(a + "." + kRotated.data(), rotated);
+  }
   if (window == 0) return;
   out.u32(a + "." + field::kWindow.gguf, static_cast<uint32_t>(window));
   if (family.window == Family::PERIOD) out.booleans(a + "." + field::kWindowed.gguf, windowed);
@@ -215,7 +222,13 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
                                            : c.hidden_dim);
     out.integers(a + "." + family.hidden_dim.gguf, widths);
   }
-  count(field::kHeads.gguf, c.n_heads);
+  if (family.uneven_heads) {
+    std::vector<int32_t> heads;
+    for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.heads(l));
+    out.integers(a + "." + field::kHeads.gguf, heads);
+  } else {
+    count(field::kHeads.gguf, c.n_heads);
+  }
   write_recurrence(out, c, where);
   count(field::kHeadDim.gguf, c.head_dim);
   count("attention.value_length", c.latent ? c.latent.kv_rank : c.head_dim);
@@ -231,7 +244,8 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
          {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
       count(key, windowed->head_dim);
   out.f32(a + "." + field::kNormEps.gguf, c.layer_norm_eps > 0 ? c.layer_norm_eps : c.norm_eps);
-  if (family.one_part) out.f32(a + ".attention.layer_norm_epsilon", c.norm_eps);  // llama.cpp's key
+  if (family.one_part || family.layer_norm)
+    out.f32(a + ".attention.layer_norm_epsilon", c.norm_eps);  // llama.cpp's key
   const Rope& rope = c.ropes[0];
   count("rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.rope_head(rope));
   out.f32(a + "." + field::kRopeBase.gguf, rope.theta > 0 ? rope.theta : 10000);
@@ -245,6 +259,9 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
               c.layers, [](const LayerConfig& l) { return l.kv_source >= 0; })));
   if (has_key("embedding_length_per_layer_input"))
     count("embedding_length_per_layer_input", c.layer_embedding_dim);
+  if (!family.full_head_dim && has_key("rope.dimension_count_swa"))
+    count("rope.dimension_count_swa",
+          c.ropes.back().rotated > 0 ? c.ropes.back().rotated : c.head_dim);
   if (has_key(field::kRotated.gguf)) out.boolean(a + "." + field::kRotated.gguf, rope.theta > 0);
   write_layers(out, family, c, where);
   if (c.experts.n > 0) {
@@ -259,14 +276,28 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
       count("leading_dense_block_count",
             static_cast<int>(std::count_if(c.layers.begin(), c.layers.end(),
                                            [](const auto& l) { return !l.has_experts; })));
-    // Latent attention's families have several shared experts as one.
+    // A Nemotron 3 has one shared expert of another width than the others. Other families have
+    // several as one.
     if (has_key("expert_shared_count"))
-      count("expert_shared_count", c.latent ? c.experts.shared_dim / c.experts.hidden_dim : 1);
+      count("expert_shared_count", c.latent || has_key("leading_dense_block_count")
+                                       ? c.experts.shared_dim / c.experts.hidden_dim
+                                       : 1);
     if (has_key("expert_group_count")) count("expert_group_count", c.experts.routing.n_groups);
-    if (c.latent) count("expert_group_used_count", c.experts.routing.used_groups);
+    if (has_key("expert_group_used_count"))
+      count("expert_group_used_count", c.experts.routing.used_groups);
+    if (has_key("interleave_moe_layer_step")) count("interleave_moe_layer_step", 1);
     if (has_key("expert_weights_norm"))
       out.boolean(a + ".expert_weights_norm", c.experts.renormalised);
   }
+  if (c.activation == Activation::XIELU)
+    for (const auto& [key, member] : {std::pair{"alpha_p", &Xielu::alpha_p},
+                                      {"alpha_n", &Xielu::alpha_n},
+                                      {"beta", &Xielu::beta},
+                                      {"eps", &Xielu::eps}}) {
+      std::vector<float> all;
+      for (const LayerConfig& layer : c.layers) all.push_back(layer.xielu.*member);
+      out.floats(a + ".xielu." + key, all);
+    }
   write_rope_scaling(out, a, c, where);
   if (!family.values) return;
   for (const auto& [field, value] : family.values(c, where)) out.f32(a + "." + field.gguf, value);

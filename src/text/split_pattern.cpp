@@ -347,13 +347,28 @@ std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::strin
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& file,
                            const std::string& field) {
-  static constexpr std::string_view kKnown[] = {
-      kGpt2Pattern,         kLlama3Pattern,          kQwen2Pattern,
-      kQwen35Pattern,       kCasedPattern,           kTekkenPattern,
-      kDigitPattern,        kDigitsPattern,          kLineEndPattern,
-      kCasedLettersPattern, kWidePunctuationPattern, kTrailingSpacePattern,
-      kHanHangulPattern,    kSpacedLettersPattern,   kSpacedPunctuationPattern,
-      kPunctuationPattern,  kThreeDigitsPattern};
+  static constexpr std::string_view kKnown[] = {kGpt2Pattern,
+                                                kLlama3Pattern,
+                                                kQwen2Pattern,
+                                                kQwen35Pattern,
+                                                kCasedPattern,
+                                                kTekkenPattern,
+                                                kDigitPattern,
+                                                kDigitsPattern,
+                                                kLineEndPattern,
+                                                kCasedLettersPattern,
+                                                kWidePunctuationPattern,
+                                                kTrailingSpacePattern,
+                                                kHanHangulPattern,
+                                                kSpacedLettersPattern,
+                                                kSpacedPunctuationPattern,
+                                                kPunctuationPattern,
+                                                kThreeDigitsPattern,
+                                                kExaoneMoePattern,
+                                                kUpToThreeDigitsPattern,
+                                                kHanKanaPattern,
+                                                kHunyuanPattern,
+                                                kLinesPattern};
   const bool known = std::find(std::begin(kKnown), std::end(kKnown), pattern) != std::end(kKnown);
   // If the pattern were tried at every space of a run that does not end the text, it would take
   // quadratic time. If it matches at one of them, it also matches at the first.

@@ -71,6 +71,8 @@ inline constexpr std::string_view kQwen35Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kSeedPattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kExaoneMoePattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
 // kCasedPattern: GPT-4o and Llama 4. kTekkenPattern: Mistral Nemo.
 inline constexpr std::string_view kCasedPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
@@ -97,5 +99,12 @@ inline constexpr std::string_view kSpacedLettersPattern = R"(\s?\p{L}+)";
 inline constexpr std::string_view kSpacedPunctuationPattern = R"(\s?\p{P}+)";
 inline constexpr std::string_view kPunctuationPattern = R"([\p{P}\$\+<=>\^~\|]+)";
 inline constexpr std::string_view kThreeDigitsPattern = "[0-9][0-9][0-9]";
+// Steps of Hunyuan's and Laguna's chains.
+inline constexpr std::string_view kUpToThreeDigitsPattern = R"(\p{N}{1,3})";
+inline constexpr std::string_view kHanKanaPattern = "[一-龥\u3040-ゟ゠-ヿ]+";
+inline constexpr std::string_view kHunyuanPattern =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+    R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kLinesPattern = R"([^\n]+|[\n]+)";
 
 }  // namespace riffle

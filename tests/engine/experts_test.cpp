@@ -12,8 +12,10 @@
 
 using namespace riffle;
 using namespace riffle::test;
+using riffle::route_by_biased_softmax;
 using riffle::route_row;
 using riffle::Routed;
+using riffle::Routing;
 
 namespace riffle::test {
 
@@ -146,4 +148,29 @@ TEST_CASE("experts: routing by hand", "[experts]") {
   CHECK(out[0].expert == 1);
   CHECK(out[1].expert == 3);
   CHECK(out[2].expert == 0);
+}
+
+TEST_CASE("experts: a bias chooses among shares of a softmax, and is no part of weights",
+          "[experts]") {
+  const float given[] = {1, 3, 3, -2, 2}, bias[] = {0.9f, 0, 0, 0, 0.5f};
+  const double every = 2 * std::exp(2.0) + 1 + std::exp(1.0) + std::exp(-3.0);
+  Routed out[5];
+  const auto route = [&](bool renormalised, float least_sum) {
+    float scores[5];
+    std::copy_n(given, 5, scores);
+    Routing routing;
+    routing.choice_bias = true;
+    routing.least_sum = least_sum;
+    route_by_biased_softmax(scores, bias, 5, 2, renormalised, routing, out);
+  };
+  route(false, 0);
+  CHECK(out[0].expert == 0);
+  CHECK(out[1].expert == 4);
+  CHECK(std::fabs(out[0].weight - 1 / every) <= 1e-7);
+  CHECK(std::fabs(out[1].weight - std::exp(1.0) / every) <= 1e-7);
+  route(true, 0);
+  CHECK(std::fabs(out[0].weight - 1 / (1 + std::exp(1.0))) <= 1e-6);
+  CHECK(std::fabs(out[0].weight + out[1].weight - 1) <= 1e-6);
+  route(true, 0.5f);  // more than their sum
+  CHECK(std::fabs(out[0].weight - 2 / every) <= 1e-6);
 }

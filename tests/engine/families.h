@@ -26,7 +26,7 @@ inline std::vector<int32_t> greedy(ContextOptions o, const TinyCheckpoint& c,
   const auto best = [](const std::vector<float>& row) {
     return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
   };
-  if (c.config.dump().find("\"dynamic\"") != std::string::npos) {
+  if (c.scales_by_length()) {
     while (out.size() < c.greedy.tokens.size()) {
       o.n_ctx = static_cast<int32_t>(ids.size());
       Runtime r(o, path);

@@ -456,8 +456,9 @@ static void tiny_gguf_delta_keys(GgufWriter& w, const std::string& arch, const T
 std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
   // All files of these are kept.
-  for (const char* name : {"granite_h", "nemotron_h", "qwen3next", "gemma4", "seed_oss", "ernie4_5",
-                           "glm4", "deepseek"})
+  for (const char* name :
+       {"granite_h", "nemotron_h", "qwen3next", "gemma4", "seed_oss", "ernie4_5", "glm4", "mellum",
+        "exaone_moe", "granite_swa", "hunyuan", "laguna", "apertus", "cohere", "deepseek"})
     if (c.name.starts_with(name))
       return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||
@@ -600,8 +601,7 @@ TinyDifference compare_full(ContextOptions o, const TinyCheckpoint& c, const std
 }
 
 TinyDifference compare(const ContextOptions& o, const TinyCheckpoint& c, const std::string& path) {
-  const std::string text = c.config.dump();
-  if (text.find("\"dynamic\"") != std::string::npos) return compare_full(o, c, path);
+  if (c.scales_by_length()) return compare_full(o, c, path);
   Runtime r(o, path);
   return compare(r, c);
 }

@@ -39,6 +39,12 @@ struct TinyCheckpoint {
   int head_dim() const {
     return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
   }
+  // Tells whether RoPE is scaled by the length of the text.
+  bool scales_by_length() const {
+    const std::string text = config.dump();
+    return text.find("\"dynamic\"") != std::string::npos &&
+           text.find("\"alpha\"") == std::string::npos;
+  }
   // Tells whether layers keep a recurrent state.
   bool has_states() const {
     for (const char* key : {"conv_L_cache", "linear_num_key_heads", "mamba_num_heads"})
@@ -48,11 +54,18 @@ struct TinyCheckpoint {
   }
   // Tells whether it has multi-head latent attention, which runs on the CPU alone.
   bool has_latents() const { return config.contains("kv_lora_rank"); }
-  // Tells whether the CUDA kernels support this head size and this number of query heads for each
-  // KV head.
+  // Tells whether the CUDA kernels lack an operation of the family.
+  bool beyond_cuda() const {
+    const std::string type = config.at("model_type");
+    return type == "ernie4_5_moe" || type == "hunyuan_v1_dense" || type == "laguna" ||
+           type == "apertus" || type == "cohere" || type == "cohere2";
+  }
+  // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
+  // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {
     if (has_latents()) return false;
     const int d = head_dim(), heads = integer("num_attention_heads");
+    if (beyond_cuda()) return false;
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= most_group * config.value("num_key_value_heads", heads);
   }

@@ -43,6 +43,7 @@ inline void touch(const LayerWeights& w) {
                                &w.k_norm,
                                &w.v_norm,
                                &w.output_scale,
+                               &w.xielu,
                                &w.bq,
                                &w.bk,
                                &w.bv,

@@ -37,7 +37,7 @@ TEST_CASE("families that riffle lacks are refused with what they need", "[famili
        {std::pair{"deepseek32",
                   "multi-head latent attention chosen by an indexer, which riffle lacks"},
         {"gemma2", "soft caps of attention scores, which riffle lacks"},
-        {"apertus", "xIELU activations"}}) {
+        {"rwkv7", "RWKV layers"}}) {
     EditedGguf file("llama3");
     file.text("general.architecture", name);
     expect_error(RIFFLE_UNSUPPORTED, {"general.architecture", name, needs, "\"llama\""},

@@ -150,11 +150,28 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
   CHECK(tokenizer.encode("x", true, false) == with_bos);
 }
 
-const char* const kNames[] = {
-    "llama3",       "qwen2",          "qwen35",           "smollm", "gpt2",
-    "flags",        "splits",         "behaviors",        "cased",  "tekken",
-    "deepseek_llm", "deepseek_coder", "llamacpp_default", "llama2", "mistral",
-    "yi",           "gemma4",         "metaspace",        "seed"};
+const char* const kNames[] = {"llama3",
+                              "qwen2",
+                              "qwen35",
+                              "smollm",
+                              "gpt2",
+                              "flags",
+                              "splits",
+                              "behaviors",
+                              "cased",
+                              "tekken",
+                              "deepseek_llm",
+                              "deepseek_coder",
+                              "llamacpp_default",
+                              "llama2",
+                              "mistral",
+                              "yi",
+                              "gemma4",
+                              "metaspace",
+                              "seed",
+                              "exaone_moe",
+                              "hunyuan_dense",
+                              "laguna"};
 
 }  // namespace
 
@@ -196,6 +213,11 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
                                   {"deepseek_coder", "deepseek-coder"},
                                   {"gemma4", "gemma4"},
                                   {"seed", "seed-coder"},
+                                  {"exaone_moe", "exaone-moe"},
+                                  {"hunyuan_dense", "hunyuan-dense"},
+                                  {"laguna", "laguna"},
+                                  {"smollm", "mellum2"},
+                                  {"gpt2", "mellum"},
                                   {"llamacpp_default", "default"},
                                   {"llamacpp_default", ""}}) {
     const json spec = json::parse(read_file(kFolder + name + ".json"));
@@ -222,7 +244,8 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
     CHECK(changed > 0);
   };
   same("llama3", "smaug-bpe", "/model/ignore_merges", false);
-  same("qwen2", "megrez", "/normalizer", nullptr);
+  same("smollm", "command-r", "/normalizer", {{"type", "NFC"}});
+  for (const char* pre : {"megrez", "hunyuan"}) same("qwen2", pre, "/normalizer", nullptr);
 }
 
 namespace {

@@ -37,7 +37,7 @@ static void clear(cpu::AttendState& s, int g, int d) {
 
 void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector) {
   const BlockLayout layout = store_.shape().layout(layer);
-  const int heads = config_.kv_heads(layer), n_heads = config_.n_heads, g = n_heads / heads,
+  const int heads = config_.kv_heads(layer), n_heads = config_.heads(layer), g = n_heads / heads,
             d = layout.head_dim;
   const int64_t n_rows = step_.n * heads;
   if (static_cast<int64_t>(rows_.size()) < n_rows) {
@@ -248,7 +248,7 @@ void CpuDevice::load_held(const Work& w) {
 }
 
 void CpuDevice::run_work(const Selector& selector) {
-  for (Buffer& b : thread_scratch_) b.reserve(size_t(config_.n_heads) * sizeof(float));
+  for (Buffer& b : thread_scratch_) b.reserve(size_t(config_.most_group()) * sizeof(float));
   if (waits_) threads_->parallel_for(work_.size(), [&](int64_t i, int) { load_held(work_[i]); });
   threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
     const Work& w = work_[i];
@@ -382,7 +382,7 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
   const Selector& selector = step_.is_dense(layer) ? *step_.dense : *step_.selector;
   const int heads = config_.kv_heads(layer);
   const int64_t n_rows = step_.n * heads;
-  const int g = config_.n_heads / heads, d = config_.head_size(layer);
+  const int g = config_.heads(layer) / heads, d = config_.head_size(layer);
   prepare_rows(layer, q, selector);
   if (selector.joint())
     for (int64_t i = 0; i < step_.n; ++i) {
@@ -394,7 +394,7 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
   if (kv_->in_place()) attend_in_place(n_rows, selector);
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
-  restore_values(layer, out, step_.n, int64_t(config_.n_heads) * d);
+  restore_values(layer, out, step_.n, int64_t(config_.heads(layer)) * d);
   if (step_.coverage) measure_coverage(n_rows);
   reports_.resize(n_rows);
   counted_sets_.resize(heads);

@@ -75,12 +75,24 @@ void CpuDevice::rmsnorm(const float* x, const Tensor& weight, int64_t n, float e
   });
 }
 
+void CpuDevice::subtract_means(const float* x, int64_t n, int64_t dim, float* out) {
+  for_rows(threads_, n, [&](int64_t i) {
+    const float* const row = x + i * dim;
+    double sum = 0;
+    for (int64_t j = 0; j < dim; ++j) sum += row[j];
+    const auto mean = static_cast<float>(sum / static_cast<double>(dim));
+    for (int64_t j = 0; j < dim; ++j) out[i * dim + j] = row[j] - mean;
+  });
+}
+
 // Returns rows of the residual stream, normalised if there is a norm.
 const float* CpuDevice::normed(const Tensor* norm, const float* x, int64_t n) {
   if (!norm || !norm->data) return x;
   normed_.reserve(n * norm->cols * sizeof(float));
-  rmsnorm(x, *norm, n, config_.stream_eps(), normed_.as<float>());
-  return normed_.as<float>();
+  auto* const out = normed_.as<float>();
+  if (config_.layer_norm) subtract_means(x, n, norm->cols, out);
+  rmsnorm(config_.layer_norm ? out : x, *norm, n, config_.stream_eps(), out);
+  return out;
 }
 
 void CpuDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
@@ -100,6 +112,16 @@ void CpuDevice::norm_rows(const float* x, int64_t n, const Tensor& weight, float
 void CpuDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   for_values(threads_, count, [&](int64_t first, int64_t n) {
     kernels_->linear.sigmoid_gate(x + first, gate + first, n);
+  });
+}
+
+void CpuDevice::softplus_gate(float* x, const float* gate, int64_t n, int64_t width) {
+  for_values(threads_, n, [&](int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; ++i) {
+      // log(1 + e^g), without an overflow of e^g.
+      const float factor = std::max(gate[i], 0.0f) + std::log1p(std::exp(-std::fabs(gate[i])));
+      for (int64_t j = i * width; j < (i + 1) * width; ++j) x[j] *= factor;
+    }
   });
 }
 
@@ -149,10 +171,22 @@ void CpuDevice::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32
   });
 }
 
-void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
+// Normalises n_heads heads of each row, if there is a norm.
+void CpuDevice::norm_rotated(float* x, int64_t n, int64_t ld, int n_heads, const Tensor* norm) {
+  if (!norm || !norm->data) return;
+  const auto* w = static_cast<const float*>(norm->data);
+  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    for (int64_t i = item * kRowsPerItem; i < std::min(n, (item + 1) * kRowsPerItem); ++i)
+      kernels_->linear.rmsnorm(x + i * ld, w, n_heads, norm->cols, config_.norm_eps, x + i * ld);
+  });
+}
+
+void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
+                     const Tensor* norm) {
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
+  norm_rotated(x, n, ld, n_heads, norm);
   if (!store_.shape().layout(0).transforms_keys()) return;  // all layers have the same type
   const int d = config_.rope_head(config_.ropes[rope]) + config_.ropes[rope].skipped;
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
@@ -212,7 +246,8 @@ void CpuDevice::linear(const Linear& args) {
 }
 
 // Returns an FFN's activated values.
-const float* CpuDevice::ffn_in(const ExpertWeights& w, const float* in, int64_t n, Phase phase) {
+const float* CpuDevice::ffn_in(const ExpertWeights& w, const Tensor& xielu, const float* in,
+                               int64_t n, Phase phase) {
   const int64_t hidden = w.w3.rows;
   if (config_.gated_ffn()) gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));
@@ -221,6 +256,10 @@ const float* CpuDevice::ffn_in(const ExpertWeights& w, const float* in, int64_t 
   const auto outs = std::span(all).subspan(config_.gated_ffn() ? 0 : 1);
   products_.multiply(outs, in, n, phase);
   for (const LinearOut& out : outs) products_.add_bias(out, n);
+  if (config_.activation == Activation::XIELU) {
+    products_.xielu(up_.as<float>(), n * hidden, static_cast<const float*>(xielu.data));
+    return up_.as<float>();
+  }
   return products_.activate(config_.activation, gate_.as<float>(), up_.as<float>(), n * hidden);
 }
 
@@ -229,7 +268,7 @@ void CpuDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   if (!w.experts.empty()) return experts_ffn(w, x, n, phase);
   const ExpertWeights ffn = {w.w1, w.w3, w.w2, w.b1, w.b3, w.b2};
   Linear down;
-  down.x = ffn_in(ffn, normed(&w.ffn_norm, x, n), n, phase);
+  down.x = ffn_in(ffn, w.xielu, normed(&w.ffn_norm, x, n), n, phase);
   down.n = n;
   down.outs[0] = {&w.w2, x, w.w2.rows, &w.b2};
   down.post_norm = &w.post_ffn_norm;
@@ -253,9 +292,13 @@ void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase p
     for (int e = 0; c.score_scale != 1 && e < experts; ++e)
       scores[i * experts + e] *= c.score_scale;
     Routed* const routed = routed_.data() + i * used;
+    const auto* const bias = static_cast<const float*>(w.choice_bias.data);
     if (c.routing.sigmoid)
-      route_by_sigmoid(scores + i * experts, static_cast<const float*>(w.choice_bias.data), experts,
-                       used, c.renormalised, c.routing, routed);
+      route_by_sigmoid(scores + i * experts, bias, experts, used, c.renormalised, c.routing,
+                       routed);
+    else if (bias)
+      route_by_biased_softmax(scores + i * experts, bias, experts, used, c.renormalised, c.routing,
+                              routed);
     else route_row(scores + i * experts, experts, used, c.renormalised, routed);
     for (int k = 0; scales && k < used; ++k) routed[k].weight *= scales[routed[k].expert];
     if (!c.routing.sigmoid && c.routing.scale != 1)
@@ -292,7 +335,7 @@ void CpuDevice::ffn_next_to_experts(const LayerWeights& w, float* x, int64_t n, 
   ffn_and_experts_.reserve(2 * count * sizeof(float));
   float *const dense = ffn_and_experts_.as<float>(), *const chosen = dense + count;
   const float* const values =
-      ffn_in({w.w1, w.w3, w.w2, w.b1, w.b3, w.b2}, normed(&w.ffn_norm, x, n), n, phase);
+      ffn_in({w.w1, w.w3, w.w2, w.b1, w.b3, w.b2}, w.xielu, normed(&w.ffn_norm, x, n), n, phase);
   const LinearOut down = {&w.w2, dense, config_.dim, &w.b2};
   products_.multiply({&down, 1}, values, n, phase);
   products_.add_bias(down, n);
@@ -346,7 +389,7 @@ void CpuDevice::add_layer_embedding(int layer, const int32_t* tokens, int64_t n,
 void CpuDevice::shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n,
                            Phase phase) {
   const int64_t dim = config_.dim;
-  const float* const values = ffn_in(w.shared, in, n, phase);
+  const float* const values = ffn_in(w.shared, w.xielu, in, n, phase);
   const float *gate = static_cast<const float*>(w.shared_gate.data), *out = expert_out_.as<float>();
   const LinearOut back = {&w.shared.w2, expert_out_.as<float>(), dim};
   shares_.assign(n, 1);
@@ -365,7 +408,8 @@ void CpuDevice::append(float* k, const float* v, int64_t n, int64_t pos0, const 
                        int layer) {
   const int heads = config_.kv_heads(layer), rope = config_.layers[layer].rope;
   if (!kv.unrotated) {
-    this->rope(k, n, config_.kv_width(layer), heads, pos0, rope);
+    this->rope(k, n, config_.kv_width(layer), heads, pos0, rope,
+               rotated_norm(model_.weights.layers[layer].k_norm));
     shift_keys(k, n, key_centre(layer), -1);
   } else if (config_.rope_interleaved) {  // position 0 only changes the order of the pairs
     positions_.assign(std::max<size_t>(positions_.size(), n), 0);
@@ -511,14 +555,16 @@ void CpuDevice::end_step(int32_t* tokens) {
 
 void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
   const BlockLayout layout = store_.shape().layout(layer);
-  const int heads = config_.kv_heads(layer), d = layout.head_dim;
-  rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data(),
-         config_.query_rope(layer));
+  const int heads = config_.kv_heads(layer), q_heads = config_.heads(layer), d = layout.head_dim;
+  const LayerWeights& w = model_.weights.layers[layer];
+  rotate(q, step_.n, int64_t(q_heads) * d, q_heads, positions_.data(), config_.query_rope(layer));
   if (k)
     rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
+  norm_rotated(q, step_.n, int64_t(q_heads) * d, q_heads, rotated_norm(w.q_norm));
+  if (k) norm_rotated(k, step_.n, int64_t(heads) * d, heads, rotated_norm(w.k_norm));
   for (int64_t i = 0; layout.transforms_keys() && i < step_.n; ++i) {
     if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
-    transform(q + i * config_.n_heads * d, config_.n_heads, d);
+    transform(q + i * q_heads * d, q_heads, d);
     if (!k) continue;
     transform(k + i * heads * d, heads, d);
     shift_keys(k + i * heads * d, 1, key_centre(layer), -1);
@@ -535,8 +581,8 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
       if (own)
         step_.attention->keys(layer, position, 1, heads, d, layout.block_size, k + at,
                               sourced_v_.as<float>() + at);
-      step_.attention->query(store_.shape().source(layer), position, config_.n_heads, heads, d,
-                             q + i * config_.n_heads * d);
+      step_.attention->query(store_.shape().source(layer), position, q_heads, heads, d,
+                             q + i * q_heads * d);
     }
   }
   for (int64_t i = 0; k && i < step_.n; ++i)
@@ -557,7 +603,7 @@ void CpuDevice::attend_prefill(const PrefillAttention& a) {
   restore_values(a.layer, a.out, a.n, a.ldo);
   if (!a.last || !a.sequence->selection || !store_.shape().selects(a.layer)) return;
   const int d = config_.head_size(a.layer), heads = config_.kv_heads(a.layer),
-            g = config_.n_heads / heads;
+            g = config_.heads(a.layer) / heads;
   threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = a.layer;
@@ -576,12 +622,13 @@ void CpuDevice::attend_prefill(const PrefillAttention& a) {
 const float* CpuDevice::sinks(int layer, int head) const {
   if (!config_.sinks) return nullptr;
   return static_cast<const float*>(model_.weights.layers[layer].sinks.data) +
-         head * (config_.n_heads / config_.kv_heads(layer));
+         head * (config_.heads(layer) / config_.kv_heads(layer));
 }
 
 void CpuDevice::attend_prefill_dense(const PrefillAttention& a) {
   const BlockLayout layout = store_.shape().layout(a.layer);
-  const int d = layout.head_dim, heads = config_.kv_heads(a.layer), g = config_.n_heads / heads;
+  const int d = layout.head_dim, heads = config_.kv_heads(a.layer),
+            g = config_.heads(a.layer) / heads;
   const int tile = kernels_->attention.prefill_tile(g, d);
   const size_t scratch = kernels_->attention.prefill_scratch_bytes(tile, g, d, layout.block_size);
   for (Buffer& b : thread_scratch_) b.reserve(scratch);

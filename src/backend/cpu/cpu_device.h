@@ -42,10 +42,12 @@ class CpuDevice : public Device {
   void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
                    float* gate) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
+  void softplus_gate(float* x, const float* gate, int64_t n, int64_t width) override;
   void softcap(float* x, int64_t count, float cap) override;
   void scale(float* x, int64_t count, float factor) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
-  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
+            const Tensor* norm) override;
   void change_positions(SequenceKv& sequence, bool unrotated) override;
   std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) override;
   std::unique_ptr<Step> begin_step(const StepRequest& request) override;
@@ -101,9 +103,11 @@ class CpuDevice : public Device {
   };
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
+  void subtract_means(const float* x, int64_t n, int64_t dim, float* out);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
   void add(float* x, const float* y, int64_t count);
-  const float* ffn_in(const ExpertWeights& w, const float* in, int64_t n, Phase phase);
+  const float* ffn_in(const ExpertWeights& w, const Tensor& xielu, const float* in, int64_t n,
+                      Phase phase);
   void shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n, Phase phase);
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
   void add_experts(const LayerWeights& w, const float* in, int64_t n, Phase phase, float* to);
@@ -126,6 +130,11 @@ class CpuDevice : public Device {
   void store_prefill(int layer, const float* k, const float* v, int64_t n, int64_t pos0,
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
+  void norm_rotated(float* x, int64_t n, int64_t ld, int n_heads, const Tensor* norm);
+  // Returns the norm that follows RoPE; null: it has its place before.
+  const Tensor* rotated_norm(const Tensor& norm) const {
+    return config_.norm_after_rope ? &norm : nullptr;
+  }
   // Returns the centres of a layer's KV heads. Empty if the layer has none.
   std::span<const float> key_centre(int layer) const {
     return key_centres_.empty() ? std::span<const float>() : key_centres_[layer];

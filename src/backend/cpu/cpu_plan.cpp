@@ -74,7 +74,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
   see(model.weights.output);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (!c.attends(layer)) continue;
-    const int g = c.n_heads / c.kv_heads(layer), d = c.head_size(layer);
+    const int g = c.heads(layer) / c.kv_heads(layer), d = c.head_size(layer);
     for (const cpu::Kernels* kernels : choices) {
       const cpu::AttentionKernels& a = kernels->attention;
       attention = std::max<uint64_t>(attention, a.prefill_scratch_bytes(a.prefill_tile(g, d), g, d,

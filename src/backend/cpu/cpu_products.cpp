@@ -1,5 +1,7 @@
 #include "backend/cpu/cpu_products.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace riffle {
@@ -197,9 +199,22 @@ static auto gated_kernel(const cpu::LinearKernels& k, Activation activation) {
     case Activation::SILU: return k.swiglu;
     case Activation::GELU_TANH: return k.geglu;
     case Activation::CLAMPED_SILU: return k.clamped_swiglu;
-    case Activation::RELU_SQUARED: break;
+    case Activation::RELU_SQUARED:
+    case Activation::XIELU: break;
   }
   return decltype(k.swiglu){};
+}
+
+static float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
+
+void CpuProducts::xielu(float* up, int64_t count, const float* values) {
+  const float beta = values[2], eps = values[3], positive = softplus(values[0]),
+              negative = beta + softplus(values[1]);
+  for_values(threads_, count, [&](int64_t first, int64_t n) {
+    for (float* x = up + first; x < up + first + n; ++x)
+      *x = *x > 0 ? positive * *x * *x + beta * *x
+                  : (std::expm1(std::min(*x, eps)) - *x) * negative + beta * *x;
+  });
 }
 
 float* CpuProducts::activate(Activation activation, float* gate, float* up, int64_t count) {

@@ -41,6 +41,8 @@ class CpuProducts {
   // With a gate: gate = activation(gate) * up. RELU_SQUARED: up = max(0, up)^2. Returns the one
   // that has the results.
   float* activate(Activation activation, float* gate, float* up, int64_t count);
+  // up = xielu(up), with the values of a Xielu.
+  void xielu(float* up, int64_t count, const float* values);
 
   // Decode. Products whose activations were prepared by gemv_of(weight->type): y[i * ldy + r] =
   // W[r] . x_i, i in [0, n). All weights have the same number of columns.

@@ -45,17 +45,18 @@ void CpuDevice::attend_prefill_tiles(const PrefillAttention& a) {
   add_tile_means(a);
   const BlockLayout layout = store_.shape().layout(a.layer);
   const cpu::AttentionKernels& kernels = kernels_->attention;
-  const int d = layout.head_dim, heads = config_.kv_heads(a.layer), g = config_.n_heads / heads;
+  const int d = layout.head_dim, heads = config_.kv_heads(a.layer),
+            n_heads = config_.heads(a.layer), g = n_heads / heads;
   const int64_t end = a.pos0 + a.n, words = tile_words(end);
   const size_t bytes = tile_scratch(*kernels_, d, layout.block_size, end),
                attention = bytes - words * sizeof(uint64_t);  // the words come last
   for (Buffer& b : thread_scratch_) b.reserve(bytes);
   std::vector<TileCounts> counts(thread_scratch_.size());
   const int64_t begin_tile = a.pos0 / kQueryTile, end_tile = (end + kQueryTile - 1) / kQueryTile;
-  threads_->parallel_for((end_tile - begin_tile) * config_.n_heads, [&](int64_t item, int thread) {
-    const int head = static_cast<int>(item % config_.n_heads), kv_head = head / g;
+  threads_->parallel_for((end_tile - begin_tile) * n_heads, [&](int64_t item, int thread) {
+    const int head = static_cast<int>(item % n_heads), kv_head = head / g;
     // The longest first, so that the threads end together.
-    const int64_t tile = end_tile - 1 - item / config_.n_heads;
+    const int64_t tile = end_tile - 1 - item / n_heads;
     const int64_t from = std::max(tile * kQueryTile, a.pos0),
                   to = std::min((tile + 1) * kQueryTile, end);
     const bool whole = to - from == kQueryTile && from >= a.whole_begin && to <= a.whole_end;

@@ -234,7 +234,8 @@ Gate CudaDevice::gate() const {
     case Activation::SILU: return Gate::Silu;
     case Activation::GELU_TANH: return Gate::GeluTanh;
     case Activation::CLAMPED_SILU: return Gate::ClampedSilu;
-    case Activation::RELU_SQUARED: break;  // it has no gate
+    case Activation::RELU_SQUARED:
+    case Activation::XIELU: break;  // they have no gate
   }
   return Gate::Silu;
 }
@@ -431,7 +432,8 @@ RopePairs CudaDevice::rope_pairs(int rope) const {
   return riffle::cuda::rope_pairs(config_, config_.ropes[rope]);
 }
 
-void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
+void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
+                      const Tensor*) {
   const DeviceScope on = enter();
   check(riffle::cuda::rope(x, n, ld, n_heads, config_.rope_head(config_.ropes[rope]),
                            cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),

@@ -74,7 +74,8 @@ class CudaDevice : public Device {
   void softcap(float* x, int64_t count, float cap) override;
   void scale(float* x, int64_t count, float factor) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
-  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
+            const Tensor* norm) override;
   bool start_profile() override;
   void finish_profile(StepTiming& timing) override;
   void add_stats(Stats& stats) const override;

@@ -40,6 +40,19 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 
 }  // namespace
 
+// Returns what a model needs that the CUDA kernels lack; null: nothing.
+static const char* beyond_cuda(const Config& c) {
+  const Routing& routing = c.experts.routing;
+  if (c.layer_norm) return "norms that subtract the mean";
+  if (c.norm_after_rope) return "norms of q and k after RoPE";
+  if (c.uneven_heads()) return "layers with different numbers of query heads";
+  if (c.softplus_gate) return "gates by softplus";
+  if (c.activation == Activation::XIELU) return "xIELU activations";
+  if (c.experts.n > 0 && routing.choice_bias && !routing.sigmoid)
+    return "experts that are chosen by a softmax and a bias";
+  return nullptr;
+}
+
 // Tells whether a GPU can run this model with this selector. note gets the GPU's name, or the
 // reason why it cannot.
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
@@ -50,6 +63,11 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
          selector->name(), host_only);
+  const char* const lacking = beyond_cuda(config);
+  if (lacking && (r.options.device == DeviceKind::CUDA || cuda_usable(note))) {
+    note = format("the model has %s, for which riffle has no CUDA kernels", lacking);
+    return false;
+  }
   if (!cuda_usable(note)) return false;
   if (host_only) {
     note = format("selector %s %s: it needs device cpu or emu", selector->name(), host_only);

@@ -7,19 +7,22 @@ namespace riffle {
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
-    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kDeepseekV2, kDeepseekV3, kGlm4MoeLite;
+    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kDeepseekV2, kDeepseekV3, kGlm4MoeLite, kMellum,
+    kExaoneMoe, kErnie45Moe, kGraniteSwa, kHunyuan, kLaguna, kApertus, kCohere, kCohere2;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,         &kMistral,    &kQwen2,        &kQwen3,     &kSmolLm3,
-    &kGranite,       &kMistral3,   &kPhi3,         &kGemma3,    &kOlmo3,
-    &kOlmo2,         &kExaone4,    &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
-    &kMuseGlimmer,   &kLfm2,       &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
-    &kGraniteHybrid, &kNemotronH,  &kNemotronHMoe, &kQwen3Next, &kGemma4,
-    &kGemma4Unified, &kSeedOss,    &kErnie45,      &kGlm4,      &kDeepseekV2,
-    &kDeepseekV3,    &kGlm4MoeLite};
+    &kLlama,         &kMistral,     &kQwen2,        &kQwen3,     &kSmolLm3,
+    &kGranite,       &kMistral3,    &kPhi3,         &kGemma3,    &kOlmo3,
+    &kOlmo2,         &kExaone4,     &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
+    &kMuseGlimmer,   &kLfm2,        &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
+    &kGraniteHybrid, &kNemotronH,   &kNemotronHMoe, &kQwen3Next, &kGemma4,
+    &kGemma4Unified, &kSeedOss,     &kErnie45,      &kGlm4,      &kDeepseekV2,
+    &kDeepseekV3,    &kGlm4MoeLite, &kMellum,       &kExaoneMoe, &kErnie45Moe,
+    &kGraniteSwa,    &kHunyuan,     &kLaguna,       &kApertus,   &kCohere,
+    &kCohere2};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -67,13 +70,8 @@ static constexpr struct {
     {"deepseek32", "deepseek_v32", "multi-head latent attention chosen by an indexer"},
     {"glm-dsa", "glm_moe_dsa", "multi-head latent attention chosen by an indexer"},
     {"kimi-linear", "kimi_linear", "Kimi delta attention"},
-    {"command-r", "cohere", "attention next to the FFN, and norms that subtract the mean"},
-    {"cohere2", "cohere2", "attention next to the FFN, and norms that subtract the mean"},
-    {"cohere2moe", "cohere2_moe", "attention next to the FFN, and norms that subtract the mean"},
-    {"hunyuan-dense", "hunyuan_v1_dense", "norms of q and k after RoPE"},
-    {"hunyuan-moe", "hunyuan_v1_moe", "norms of q and k after RoPE"},
-    {"apertus", "apertus", "xIELU activations"},
-    {"laguna", "laguna", "a number of query heads for each layer"},
+    {"cohere2moe", "cohere2_moe", "means of routed and shared experts"},
+    {"hunyuan-moe", "hunyuan_v1_moe", "experts of Hunyuan"},
     {"mamba", "mamba", "Mamba-1 layers"},
     {"jamba", "jamba", "Mamba-1 layers"},
     {"falcon-h1", "falcon_h1", "attention and Mamba-2 next to each other"},
@@ -116,9 +114,10 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
   int no_rope = -1;
   for (int l = 0; l < c->n_layers; ++l) {
     LayerConfig& layer = c->layers[l];
-    const bool in_pattern = !windowed.empty()                 ? windowed[l]
-                            : family.window == Family::PERIOD ? (l + 1) % family.window_period != 0
-                                                              : true;
+    const bool in_pattern = !windowed.empty() ? windowed[l]
+                            : family.window == Family::PERIOD
+                                ? family.in_period(l, family.window_period)
+                                : true;
     layer.window = in_pattern ? window : 0;
     if (family.no_rope_period == 0 || (l + 1) % family.no_rope_period != 0) continue;
     if (no_rope < 0) {
@@ -156,6 +155,45 @@ void read_dense_layers(const Fields& f, Config* c) {
                 "layers below " + std::to_string(c->n_layers));
     c->layers[l].has_experts = false;
   }
+}
+
+Field experts_field(const Fields& f) {
+  const auto count = f.integer(field::kExperts), now = f.integer(field::kExpertsNow);
+  if (count && now && *count != *now)
+    bad_model(f.file(), f.name_of(field::kExpertsNow), std::to_string(*now),
+              "num_experts = " + std::to_string(*count));
+  return now ? field::kExpertsNow : field::kExperts;
+}
+
+void read_ffn_types(const Fields& f, uint64_t n_dense, Config* c) {
+  const std::vector<std::string> types = f.strings(field::kFfnTypes);
+  if (f.has(field::kFfnTypes) && types.size() != static_cast<size_t>(c->n_layers))
+    bad_model(f.file(), f.name_of(field::kFfnTypes), std::to_string(types.size()) + " entries",
+              std::to_string(c->n_layers) + ", one per layer");
+  for (size_t l = 0; l < c->layers.size(); ++l) {
+    if (!types.empty() && types[l] != "dense" && types[l] != "sparse")
+      unsupported(f.file(), f.name_of(field::kFfnTypes),
+                  "\"" + printable(types[l], 40) + "\" at " + std::to_string(l),
+                  "\"dense\" or \"sparse\"");
+    c->layers[l].has_experts = types.empty() ? l >= n_dense : types[l] == "sparse";
+  }
+}
+
+void require_leading_dense(const Config& c, const std::string& where, const char* json) {
+  bool experts = false;
+  for (const LayerConfig& layer : c.layers) {
+    if (experts && !layer.has_experts)
+      unsupported(where, json, "a layer without experts after one with them",
+                  "such layers only at the beginning, to write the model as GGUF");
+    experts = layer.has_experts;
+  }
+}
+
+void require_local_rope(const Fields& f, const Config& c) {
+  const bool windows = std::ranges::any_of(c.layers, [](const auto& l) { return l.window > 0; });
+  if (windows && f.has({nullptr, "rope_parameters"}) && c.ropes.size() == 1)
+    bad_model(f.file(), "rope_parameters.sliding_attention", "none",
+              "the RoPE of the layers with a window");
 }
 
 void read_mamba2(const Fields& f, const Mamba2Fields& names, RecurrenceConfig defaults, Config* c) {

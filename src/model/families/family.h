@@ -32,6 +32,18 @@ std::vector<std::pair<Field, float>> values_of_mixture(const Config& c, const st
 // Qwen's mixtures has them.
 void read_dense_layers(const Fields& fields, Config* c);
 
+// Returns the field with the number of experts: num_experts, or num_local_experts, as transformers
+// 5 writes it. Refuses a file with both if they differ.
+Field experts_field(const Fields& fields);
+
+// Sets has_experts of every layer: from mlp_layer_types, if config.json has it, else of all but the
+// first n_dense layers.
+void read_ffn_types(const Fields& fields, uint64_t n_dense, Config* c);
+
+// Family::values: refuses layers without experts after one with them, since GGUF has only the
+// number of leading ones. json: the field that says which layers have experts.
+void require_leading_dense(const Config& c, const std::string& where, const char* json);
+
 // Fills in c->recurrence for Mamba-2. defaults: transformers' values for absent fields (v_dim 0:
 // required); in GGUF none may be absent.
 struct Mamba2Fields {
@@ -44,6 +56,9 @@ void read_mamba2(const Fields& fields, const Mamba2Fields& names, RecurrenceConf
 
 // TensorNames::mix of a Mamba-2 in GGUF.
 std::vector<const char*> mamba2_gguf_mix(const RecurrenceConfig& r);
+
+// Refuses a config.json with parameters of RoPE that has none for the layers with a window.
+void require_local_rope(const Fields& fields, const Config& c);
 
 // Reads the number of MTP layers. GGUF counts them among the layers.
 void read_draft_layers(const Fields& fields, const Field& field, Config* c);
@@ -73,9 +88,13 @@ struct Family {
   int full_head_dim_default = 0;
   // GGUF may give each layer a different number of KV heads, and width of its FFN.
   bool uneven_layers = false;
+  bool uneven_heads = false;  // and of query heads
   // Layers may make values with the matrix of the keys: in GGUF, those that lack wv.
   bool value_may_be_key = false;
   bool latent = false;  // the sizes of values in GGUF files are LatentConfig's
+  // The base of RoPE of type "dynamic" may be multiplied by alpha^(d / (d - 2)), d dimensions of a
+  // head, in place of a scaling by the length.
+  bool rope_alpha = false;
   // RoPE may be "proportional": dimension j pairs with j + head_dim / 2, and only the first share
   // of the pairs is rotated.
   bool proportional_rope = false;
@@ -84,6 +103,7 @@ struct Family {
   bool rope_interleaved = false;
   bool interleaved_in_folders = false;  // folders keep them in that order too
   bool pre_norm = true, post_norm = false;
+  bool layer_norm = false;  // Config::layer_norm; GGUF has another key for the epsilon
   QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false;       // q, k and v always have biases
   bool bias_fields = false;    // config.json's attention_bias and mlp_bias tell which there are
@@ -106,6 +126,11 @@ struct Family {
   // from 1.
   enum Window : uint8_t { NEVER, UNUSED, ALWAYS, IF_USED, PERIOD } window = NEVER;
   int window_period = 0, window_default = 0;  // the latter: transformers'
+  bool full_first = false;  // PERIOD: the period begins with its layer without a window
+  // Tells whether a layer has the window of PERIOD, with this period.
+  bool in_period(int layer, uint64_t period) const {
+    return (static_cast<uint64_t>(layer) + !full_first) % period != 0;
+  }
   // A GGUF file may give all layers a window, whatever `window` says.
   bool any_window_in_gguf = false;
   // Layers no_rope_period, 2 * no_rope_period, ..., counted from 1, have no RoPE; 0: all have it.

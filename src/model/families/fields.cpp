@@ -87,6 +87,23 @@ void check_kv_heads(const Fields& fields, const Field& field, int64_t n, const s
   if (n < 1 || c.n_heads % n != 0) not_a_divisor(fields, field, found, field::kHeads, c.n_heads);
 }
 
+void set_heads(const Fields& fields, const Field& field, const std::vector<int64_t>& heads,
+               Config* c) {
+  if (heads.empty()) return;
+  if (heads.size() != static_cast<size_t>(c->n_layers))
+    bad_model(fields.file(), fields.name_of(field), std::to_string(heads.size()) + " entries",
+              std::to_string(c->n_layers) + ", one per layer");
+  for (int l = 0; l < c->n_layers; ++l) {
+    const int kv_heads = c->kv_heads(l);
+    if (heads[l] < 1 || heads[l] > kMaxHeads || heads[l] * c->head_size(l) > kMaxDim ||
+        heads[l] % kv_heads != 0)
+      bad_model(fields.file(), fields.name_of(field),
+                std::to_string(heads[l]) + " in layer " + std::to_string(l),
+                format("a multiple of the layer's %d KV heads, at most %d", kv_heads, kMaxHeads));
+    c->layers[l].n_heads = static_cast<int>(heads[l]);
+  }
+}
+
 void set_local_rope(const Fields& fields, const Field& base, double fallback, Config* c) {
   if (c->ropes.size() == 1) c->ropes.push_back({});
   if (c->ropes[1].theta == 0) c->ropes[1].theta = positive(fields, base, 1e15, fallback);

@@ -32,6 +32,11 @@ inline constexpr Field kDim = {"embedding_length", "hidden_size"},
                        kWindowed = {"attention.sliding_window_pattern", "layer_types"},
                        // Layers without experts in Qwen's mixtures.
     kExpertStep = {nullptr, "decoder_sparse_step"}, kDenseLayers = {nullptr, "mlp_only_layers"},
+                       // Layers with and without experts in newer mixtures.
+    kFfnTypes = {nullptr, "mlp_layer_types"},
+                       kLeadingDense = {"leading_dense_block_count", "first_k_dense_replace"},
+                       // The number of experts, and its name in transformers 5.
+    kExperts = {"expert_count", "num_experts"}, kExpertsNow = {nullptr, "num_local_experts"},
                        // False: no RoPE. Only some families have it.
     kRotated = {"rope.scaling.finetuned", nullptr};
 inline constexpr Field kAll[] = {kDim,   kHiddenDim, kLayers,  kHeads,    kKvHeads, kHeadDim,
@@ -55,8 +60,10 @@ class Fields {
   virtual std::optional<std::string> string(const std::string& name) const = 0;
   virtual std::vector<int64_t> integers(const std::string& name) const = 0;  // absent: empty
   virtual std::vector<double> numbers(const std::string& name) const = 0;    // likewise
+  virtual std::vector<bool> booleans(const std::string& name) const = 0;
   virtual std::vector<std::string> strings(const std::string& name) const = 0;
   virtual bool has(const std::string& name) const = 0;  // a field of any type
+  virtual bool is_boolean(const std::string& name) const = 0;
 
   std::optional<uint64_t> integer(const Field& field) const {
     return known(field) ? integer(name_of(field)) : std::nullopt;
@@ -75,6 +82,9 @@ class Fields {
   }
   std::vector<double> numbers(const Field& field) const {
     return known(field) ? numbers(name_of(field)) : std::vector<double>();
+  }
+  std::vector<bool> booleans(const Field& field) const {
+    return known(field) ? booleans(name_of(field)) : std::vector<bool>();
   }
   std::vector<std::string> strings(const Field& field) const {
     return known(field) ? strings(name_of(field)) : std::vector<std::string>();
@@ -110,6 +120,11 @@ void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaul
 // Refuses a number of KV heads that does not divide c.n_heads. found: the number, for error texts.
 void check_kv_heads(const Fields& fields, const Field& field, int64_t n, const std::string& found,
                     const Config& c);
+
+// Sets the number of query heads of each layer; empty: the file has one for all. Each must be a
+// multiple of the layer's KV heads.
+void set_heads(const Fields& fields, const Field& field, const std::vector<int64_t>& heads,
+               Config* c);
 
 // Gives layers with a window ropes[1], and the others ropes[0]. The base of ropes[1] is that of
 // rope_parameters, else that of the field, else the fallback.

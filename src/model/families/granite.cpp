@@ -2,7 +2,8 @@
 // layers add to the residual stream, of attention scores, of logits. Hybrid Granite 4 has Mamba-2
 // layers, and may have experts and no RoPE. Folders of Granite 4.0 are of its kind
 // (granitemoehybrid). A folder without Mamba-2 and experts is a Granite with other names of fields
-// and tensors.
+// and tensors. Granite Swash is a Granite with attention sinks and three layers with a window to
+// one without; each layer has a base of RoPE, or no RoPE.
 #include <algorithm>
 #include <cmath>
 
@@ -106,6 +107,58 @@ void describe_hybrid(const Fields& f, int window, Config* c) {
               {Recurrence::MAMBA2, 4, 1, 128, 256}, c);
 }
 
+constexpr Field kRopePattern = {"attention.rope_pattern", nullptr},
+                kThetas = {nullptr, "layer_rope_theta"};
+constexpr Field kSwaFields[] = {kEmbedding, kResidual, kAttention, kLogits, kRopePattern, kThetas};
+
+void check_entries(const Fields& f, const Field& field, size_t n, const Config& c) {
+  if (f.has(field) && n != static_cast<size_t>(c.n_layers))
+    bad_model(f.file(), f.name_of(field), std::to_string(n) + " entries",
+              std::to_string(c.n_layers) + ", one per layer");
+}
+
+// Gives each layer the RoPE of its base; base 0: none.
+void read_bases(const std::vector<double>& bases, Config* c) {
+  const auto first = std::ranges::find_if(bases, [](double base) { return base > 0; });
+  if (first != bases.end()) c->ropes[0].theta = static_cast<float>(*first);
+  for (int l = 0; l < c->n_layers; ++l) {
+    const auto theta = static_cast<float>(bases[l]);
+    const auto same =
+        std::ranges::find_if(c->ropes, [&](const Rope& rope) { return rope.theta == theta; });
+    c->layers[l].rope = static_cast<int>(same - c->ropes.begin());
+    if (same != c->ropes.end()) continue;
+    c->ropes.push_back(theta > 0 ? c->ropes[0] : Rope());
+    c->ropes.back().theta = theta;
+  }
+}
+
+void describe_swa(const Fields& f, int window, Config* c) {
+  require_window_in_gguf(f, window, "the window of three layers in four");
+  std::vector<double> bases = f.numbers(kThetas);
+  check_entries(f, kThetas, bases.size(), *c);
+  const std::vector<bool> rotated = f.booleans(kRopePattern);
+  check_entries(f, kRopePattern, rotated.size(), *c);
+  for (const bool layer : rotated) bases.push_back(layer ? c->ropes[0].theta : 0);
+  for (const double base : bases)
+    if (!(base >= 0) || !(base <= 1e15))
+      bad_model(f.file(), f.name_of(kThetas), format("%g", base), "0 to 1e15");
+  if (!bases.empty()) read_bases(bases, c);
+  c->sinks = true;
+  describe(f, window, c);
+}
+
+std::vector<std::pair<Field, float>> swa_values(const Config& c, const std::string& where) {
+  const double base = c.ropes[0].theta;
+  for (const LayerConfig& layer : c.layers)
+    if (const double other = c.ropes[layer.rope].theta; other > 0 && other != base)
+      unsupported(where, kThetas.json, format("%g and %g", base, other),
+                  "one value besides 0, to write the model as GGUF");
+  if (std::ranges::none_of(c.layers, [](const LayerConfig& layer) { return layer.window > 0; }))
+    unsupported(where, "layer_types", "no \"sliding_attention\"",
+                "at least one such layer, to write the model as GGUF");
+  return values(c, where);
+}
+
 constexpr TensorNames kHybridNames = [] {
   TensorNames names = kHuggingFaceNames;
   names.w13 = names.shared_w13 = "shared_mlp.input_linear.weight";
@@ -147,6 +200,23 @@ const Family kGranite = {
     .fields = kFields,
     .describe = describe,
     .values = values,
+};
+
+extern const Family kGraniteSwa;
+const Family kGraniteSwa = {
+    .name = "granite_swa",
+    .model_type = "granite_swa",
+    .class_name = "GraniteSWAForCausalLM",
+    .defaults = {8192, 100352, 1e-5, 10000, 4, 0, true, 20},
+    .rope_interleaved = true,
+    .bias_fields = true,
+    .window = Family::PERIOD,
+    .window_period = 4,
+    .window_default = 128,
+    .full_first = true,
+    .fields = kSwaFields,
+    .describe = describe_swa,
+    .values = swa_values,
 };
 
 extern const Family kGraniteMoeHybrid, kGraniteHybrid;

@@ -6,16 +6,14 @@ namespace riffle {
 
 namespace {
 
-constexpr Field kExperts = {"expert_count", "num_experts"},
-                kExpertsNow = {nullptr, "num_local_experts"},  // as transformers 5 writes it
-    kUsed = {"expert_used_count", "num_experts_per_tok"},
+constexpr Field kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
                 kRenormalised = {"expert_weights_norm", "norm_topk_prob"},
                 kRenormalisedToo = {"norm_top_k_prob", nullptr},  // Ollama's converter
     kGating = {"expert_gating_func", nullptr}, kScale = {"expert_weights_scale", nullptr};
 constexpr Field kFields[] = {
-    kExperts,      kExpertsNow,      kUsed,   kWidth, field::kExpertStep, field::kDenseLayers,
-    kRenormalised, kRenormalisedToo, kGating, kScale};
+    field::kExperts, field::kExpertsNow, kUsed,   kWidth, field::kExpertStep, field::kDenseLayers,
+    kRenormalised,   kRenormalisedToo,   kGating, kScale};
 
 // Checks fields with which GGUF files of other families describe their routers. 0 is "not set".
 void check_router(const Fields& f) {
@@ -38,12 +36,8 @@ bool renormalised(const Fields& f) {
 }
 
 void describe(const Fields& f, int, Config* c) {
-  const auto count = f.integer(kExperts), count_now = f.integer(kExpertsNow);
-  if (count && count_now && *count != *count_now)
-    bad_model(f.file(), f.name_of(kExpertsNow), std::to_string(*count_now),
-              "num_experts = " + std::to_string(*count));
   // Old GGUF files lack the width. It then follows from the dense one, as in llama.cpp.
-  read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth, true}, {128, 8, 768}, c);
+  read_experts(f, {experts_field(f), kUsed, kWidth, true}, {128, 8, 768}, c);
   check_router(f);
   c->experts.renormalised = renormalised(f);
   read_dense_layers(f, c);
