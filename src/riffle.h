@@ -239,8 +239,8 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   sliding_window: tokens that a query sees in n_window_layers layers, its own included; 0: all
  *   window_head_dim, window_n_heads, window_n_kv_heads: size of heads, and numbers of query and KV
  *     heads in those layers, if the others have different ones; else 0
- *   n_recurrent_layers: layers that keep a state of fixed size in place of keys and values;
- *     state_bytes: the state of all of them
+ *   n_recurrent_layers: layers that keep a state in place of keys and values; state_bytes: of all
+ *   latent_dim: width of the latents of multi-head latent attention, of head_dim; 0: none
  *   n_experts, n_experts_used, expert_dim, n_expert_layers, expert_params, expert_bytes: of a
  *     mixture of experts; else 0. n_params and weight_bytes include the experts
  *   mtp: the model has a layer that guesses tokens (option draft, riffle_tools.h)

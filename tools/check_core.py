@@ -15,7 +15,7 @@ from paper_names import paper_names
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = re.compile(rf"(?<![A-Za-z])({'|'.join(paper_names())}|token_select|vote)(?![a-z])|progressive|synthetic", re.I)
 # Keys of model files.
-OTHERS = re.compile(r"norm_topk_prob|topk_group")
+OTHERS = re.compile(r"norm_topk_prob|topk_group|topk_method")
 # Files that still name them. The list only gets shorter.
 WOVEN = (
     "src/riffle_measure.h",  # the public structs

@@ -20,27 +20,60 @@ struct Routing {
   // Experts are chosen by their sigmoid, or their share of the softmax, plus a bias, which is no
   // part of their weight.
   bool choice_bias = false;
-  // Sigmoids: renormalised weights are divided by their sum plus sum_eps. All weights are then
-  // multiplied by the scale.
+  // Renormalised weights are divided by their sum plus sum_eps. All weights are then multiplied by
+  // the scale, after a softmax too.
   float sum_eps = 0, scale = 1;
-  // Softmaxes with a choice_bias: renormalised weights are divided by at least this sum.
+  // After a softmax with a choice_bias, renormalised weights are divided by at least this sum.
   float least_sum = 0;
+  // The experts lie in n_groups groups of one size, at most 64. Only experts of the used_groups
+  // groups are chosen whose two best experts have the largest sum (DeepSeek-V3, arXiv 2412.19437).
+  int n_groups = 1, used_groups = 1;
 };
+
+// Returns a mask of the groups that are used. rank(e): the number by which expert e is chosen.
+template <class Rank>
+uint64_t choose_groups(const Rank& rank, int n, const Routing& routing) {
+  if (routing.n_groups <= 1) return ~uint64_t{0};
+  const int size = n / routing.n_groups;
+  uint64_t chosen = 0;
+  for (int i = 0; i < routing.used_groups; ++i) {
+    int best = -1;
+    float best_sum = 0;
+    for (int g = 0; g < routing.n_groups; ++g) {
+      if (chosen >> g & 1) continue;
+      float first = rank(g * size), second = -INFINITY;
+      for (int e = g * size + 1; e < (g + 1) * size; ++e) {
+        const float r = rank(e);
+        second = std::max(second, std::min(first, r));
+        first = std::max(first, r);
+      }
+      if (best >= 0 && !(first + second > best_sum)) continue;
+      best = g;
+      best_sum = first + second;
+    }
+    chosen |= uint64_t{1} << best;
+  }
+  return chosen;
+}
 
 // Chooses the n_used experts with the largest value plus bias (null: none), in falling order, and
 // sets their weights to their values. The first of equal experts wins, and NaN ranks last. Returns
 // the sum of the weights.
-inline float choose_biased(const float* values, const float* bias, int n, int n_used, Routed* out) {
+inline float choose_biased(const float* values, const float* bias, int n, int n_used,
+                           const Routing& routing, Routed* out) {
   const auto rank = [&](int e) { return bias ? values[e] + bias[e] : values[e]; };
   const auto before = [&](int a, int b) {
     const bool nan_a = std::isnan(rank(a)), nan_b = std::isnan(rank(b));
     if (nan_a || nan_b) return nan_a == nan_b ? a < b : nan_b;
     return rank(a) != rank(b) ? rank(a) > rank(b) : a < b;
   };
+  const uint64_t groups = choose_groups(rank, n, routing);
+  const int group_size = n / routing.n_groups;
   float sum = 0;
   for (int i = 0; i < n_used; ++i) {
     int best = -1;
     for (int e = 0; e < n; ++e) {
+      if (routing.n_groups > 1 && !(groups >> e / group_size & 1)) continue;
       const bool taken = std::any_of(out, out + i, [e](const Routed& r) { return r.expert == e; });
       if (!taken && (best < 0 || before(e, best))) best = e;
     }
@@ -55,7 +88,7 @@ inline float choose_biased(const float* values, const float* bias, int n, int n_
 inline void route_by_sigmoid(float* scores, const float* bias, int n, int n_used, bool renormalised,
                              const Routing& routing, Routed* out) {
   for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + std::exp(-scores[e]));
-  const float sum = choose_biased(scores, bias, n, n_used, out);
+  const float sum = choose_biased(scores, bias, n, n_used, routing, out);
   const float divisor = renormalised ? sum + routing.sum_eps : 1;
   for (int i = 0; i < n_used; ++i) out[i].weight = out[i].weight / divisor * routing.scale;
 }
@@ -71,7 +104,7 @@ inline void route_by_biased_softmax(float* scores, const float* bias, int n, int
     all += scores[e];
   }
   for (int e = 0; e < n; ++e) scores[e] /= all;
-  const float sum = choose_biased(scores, bias, n, n_used, out);
+  const float sum = choose_biased(scores, bias, n, n_used, routing, out);
   const float divisor = renormalised ? std::max(sum, routing.least_sum) : 1;
   for (int i = 0; i < n_used; ++i) out[i].weight /= divisor;
 }

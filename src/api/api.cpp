@@ -81,7 +81,7 @@ riffle_status riffle_plan_memory(riffle_model* model, const riffle_options* opti
 // With them, only logits that are not finite show the damage.
 static std::unique_ptr<Engine> engine_of(riffle_model& model, ResolvedOptions resolved) {
   const bool check =
-      !model.weights_checked && model.model->weight_bytes <= MemoryLimits().available();
+      !model.weights_checked && model.model->resident_bytes() <= MemoryLimits().available();
   std::optional<FiniteCheck> finite;
   if (check) finite.emplace(*model.model, resolved.options.n_threads);
   if (check && !resolved.device_memory) finite->finish();

@@ -138,11 +138,12 @@ riffle_info facts_of(Model& m) {
   info.add("window_head_dim", uneven ? c.head_size(windowed) : 0);
   info.add("window_n_heads", uneven ? c.heads(windowed) : 0);
   info.add("window_n_kv_heads", uneven ? c.kv_heads(windowed) : 0);
+  info.add("latent_dim", c.latent.kv_rank);
   info.add("vocab_size", c.vocab_size);
   info.add("n_ctx_train", c.n_ctx);
   info.add("rope_theta", c.ropes[0].theta);
   info.add("rope_scaling", rope_scaling_text(c.ropes[0].scaling));
-  info.add("norm_eps", c.norm_eps);
+  info.add("norm_eps", c.layer_norm_eps > 0 ? c.layer_norm_eps : c.norm_eps);
   info.add("qk_norm", c.qk_norm == QkNorm::NONE   ? "none"
                       : c.qk_norm == QkNorm::HEAD ? "head"
                                                   : "whole");

@@ -75,6 +75,19 @@ struct Linear {
   Phase phase = Phase::Decode;
 };
 
+// Products of heads, each with its own matrix: y[i*ldy + h*y_head + r] = W_h[r] . x_ih, where
+// x_ih are the `cols` values from x + i*ldx + h*x_head on. The `copied` values after them are
+// copied behind the product.
+struct HeadProducts {
+  const std::vector<Tensor>* weights = nullptr;  // [heads], of one type and shape
+  const float* x = nullptr;
+  int64_t ldx = 0, x_head = 0;
+  float* y = nullptr;
+  int64_t ldy = 0, y_head = 0;
+  int64_t n = 0, copied = 0;
+  Phase phase = Phase::Decode;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -155,10 +168,25 @@ class Device {
   // x[i] = row tokens[i] of the table, times Config::stream_scale.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   virtual void linear(const Linear& args) = 0;
+  virtual void multiply_heads(const HeadProducts& args) {
+    (void)args;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for multi-head latent attention");
+  }
   // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows. Each product adds its bias,
   // norms that the layer lacks are skipped, and Config::activation may replace silu. Norms have the
-  // epsilons of Linear::norm and Linear::post_norm.
+  // epsilons of Linear::norm and Linear::post_norm. A mixture of experts takes the place of the
+  // FFN, or is added to it before post_norm, with norms of its own (ExpertsConfig::next_to_ffn).
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
+  // Adds the per-layer embeddings of a layer to n rows: x += norm(Wo (act(Wg x) * e)), where
+  // e = (norm_p(P s) + t sqrt(w)) / sqrt(2), s is the row of Weights::embedding of tokens[i]
+  // without a factor, P the layer's layer_projection, t the token's w = layer_embedding_dim values
+  // of this layer in Weights::layer_embedding (Gemma 3n and 4). Norms have Config::post_norm_eps
+  // and norm_eps.
+  virtual void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
+                                   Phase phase) {
+    (void)layer, (void)tokens, (void)n, (void)x, (void)phase;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for per-layer embeddings");
+  }
   // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
   // the same weight and Config::norm_eps: q and k after linear, before rope or append; embeddings,
   // with one part.

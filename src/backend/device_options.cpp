@@ -25,10 +25,15 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
       continue;
     }
     const int window = config.layers[i].window;
-    LayerShape layer{LayerKeeps::KV, config.kv_heads(i), config.head_size(i)};
+    LayerShape layer{config.latent ? LayerKeeps::KEYS : LayerKeeps::KV, config.kv_heads(i),
+                     config.head_size(i)};
     if (window > 0 && (o.options.n_ctx > window || !like_whole(i))) {
       layer.keeps = LayerKeeps::WINDOW_KV;
       layer.window = window;
+    }
+    if (const int source = config.layers[i].kv_source; source >= 0) {
+      layer.keeps = LayerKeeps::EARLIER_KV;
+      layer.source = source;
     }
     layers.push_back(layer);
   }
@@ -51,6 +56,7 @@ StateShape state_shape(const Config& config, const BackendOptions& o) {
   const int layer = kv.index_layer();  // if no layer selects, the state is never used
   StateShape shape;
   shape.n_layers = config.n_layers;
+  for (int i = 0; i < kv.n_layers(); ++i) shape.n_borrowing += kv.selects(i) && !kv.indexed(i);
   shape.n_kv_heads = kv.rows(layer);
   shape.g = config.heads(layer) / kv.rows(layer);
   shape.layout = kv.layout(layer);

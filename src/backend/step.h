@@ -88,9 +88,15 @@ class Step {
   // (Device::set_key_centres). Then k and v go into the newest blocks of the
   // layer. Rows of sequences with unrotated keys are rotated to position 0 and not transformed.
   // With StepRequest::attention, that source's q, k and v take the place of these.
+  // k and v null: the layer attends to an earlier layer's keys and values, and only q is rotated.
   virtual void append(int layer, float* q, float* k, const float* v) = 0;
   // q, out [n][n_heads*head_dim]. Requires: the current token's k and v were appended.
   virtual void attend(int layer, const float* q, float* out) = 0;
+  // Does Device::add_layer_embedding for the step's tokens.
+  virtual void add_layer_embedding(int layer, float* x) {
+    (void)layer, (void)x;
+    fail(RIFFLE_UNSUPPORTED, "this device has no kernels for per-layer embeddings");
+  }
   // A layer that keeps a recurrent state has this in place of append and attend: in
   // [n][recurrent_in], out [n][recurrent_out]. A row continues from the state before it. The device
   // keeps the state after each row, or what it needs to make it (kv/README.md, States). `in` may be

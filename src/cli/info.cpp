@@ -69,6 +69,7 @@ Json info_json(const Facts& i) {
       {"window_head_dim", i.count("window_head_dim")},
       {"window_n_heads", i.count("window_n_heads")},
       {"window_n_kv_heads", i.count("window_n_kv_heads")},
+      {"latent_dim", i.count("latent_dim")},
       {"vocab_size", i.count("vocab_size")},
       {"n_ctx_train", i.count("n_ctx_train")},
       {"rope_theta", number(static_cast<float>(i.number("rope_theta")))},
@@ -212,6 +213,9 @@ std::string attention_text(const Facts& i) {
   const std::string norm = i.text("qk_norm");
   if (norm == "head") parts.push_back("norms of q and k in each head");
   if (norm == "whole") parts.push_back("norms of q and k over all heads");
+  if (i.id("latent_dim") > 0)
+    parts.push_back(
+        text_of("multi-head latent, values in the first %d of keys", i.id("latent_dim")));
   if (i.on("attention_sinks")) parts.push_back("sinks");
   if (i.on("attention_gate")) parts.push_back("output gate");
   return joined(parts);

@@ -289,6 +289,9 @@ std::unique_ptr<Selector> Engine::selector_of(const Selection& wanted) const {
 }
 
 void Engine::check_selector(const Selector& selector, const Selection& wanted) const {
+  if (selector.lists() && model_.config.latent)
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.positions` list does not work with this model's multi-head latent attention");
   int windowed = 0;  // the first layer with a window
   while (windowed < shape_.n_layers() && window(windowed) == 0) ++windowed;
   if (selector.lists() && windowed < shape_.n_layers())

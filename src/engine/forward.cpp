@@ -312,7 +312,7 @@ void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
     for (Counts* c : {&counts_, &s.counts}) {
       c->kv_tokens_total += r.n_tokens;
       c->kv_tokens_read += r.tokens_read;
-      c->kv_bytes_read += r.tokens_read * 2 * layout.row_bytes();
+      c->kv_bytes_read += r.tokens_read * layout.token_bytes();
       c->index_bytes_read += r.index_bytes;
       if (h == 0) ++c->selections, c->cached_selections += !r.selected;
       c->kv_blocks_total += r.n_blocks - before / block_size;

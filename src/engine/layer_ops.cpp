@@ -55,6 +55,59 @@ void LayerOps::take_queries(int layer, int64_t n, const ForwardBuffers& b) {
                         b.gate.as<float>());
 }
 
+LinearOut LayerOps::key_product(const LayerWeights& w, int layer, const ForwardBuffers& b) const {
+  const Config& c = model_.config;
+  return {&w.wk, b.k.as<float>() + c.latent.kv_rank, c.kv_width(layer), &w.bk};
+}
+
+LinearOut LayerOps::value_product(const LayerWeights& w, int layer, const ForwardBuffers& b) const {
+  const Config& c = model_.config;
+  return {&w.wv, b.v.as<float>(), c.latent ? c.latent.kv_rank : c.kv_width(layer), &w.bv};
+}
+
+void LayerOps::finish_keys(const LayerWeights& w, int layer, int64_t n, const ForwardBuffers& b) {
+  const int64_t width = model_.config.kv_width(layer);
+  if (model_.config.latent)
+    return device_.norm_rows(b.v.as<float>(), n, w.kv_a_norm, b.k.as<float>(), width);
+  if (!model_.config.norm_after_rope) norm_qk(b.k.as<float>(), n, width, w.k_norm);
+  norm_qk(b.v.as<float>(), n, width, w.v_norm);
+}
+
+void LayerOps::latent_queries(const LayerWeights& w, int layer, const float* x, int64_t n,
+                              Phase phase, const ForwardBuffers& b) {
+  const Config& c = model_.config;
+  const LatentConfig& l = c.latent;
+  float *const q = b.q.as<float>(), *const raw = b.att.as<float>();
+  const int64_t raw_width = int64_t(c.n_heads) * l.query_dim(), width = c.q_width(layer);
+  Linear product;
+  product.x = x;
+  product.n = n;
+  product.norm = &w.attn_norm;
+  product.phase = phase;
+  if (l.q_rank > 0) {
+    product.outs[0] = {&w.wq_a, q, l.q_rank};
+    device_.linear(product);
+    device_.norm_heads(q, n, 1, w.q_a_norm);
+    product.x = q;
+    product.norm = nullptr;
+  }
+  product.outs[0] = {&w.wq, raw, raw_width};
+  device_.linear(product);
+  device_.multiply_heads(
+      {&w.k_b, raw, raw_width, l.query_dim(), q, width, c.head_size(layer), n, l.rope_dim, phase});
+  device_.scale(q, n * width, l.query_scale);
+}
+
+float* LayerOps::attended(const LayerWeights& w, int layer, int64_t n, Phase phase,
+                          const ForwardBuffers& b) {
+  const Config& c = model_.config;
+  if (!c.latent) return b.att.as<float>();
+  const int value_dim = c.latent.value_dim;
+  device_.multiply_heads({&w.v_b, b.att.as<float>(), c.q_width(layer), c.head_size(layer),
+                          b.q.as<float>(), int64_t(c.n_heads) * value_dim, value_dim, n, 0, phase});
+  return b.q.as<float>();
+}
+
 void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, int64_t n) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[layer];
@@ -62,25 +115,32 @@ void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, 
   qkv.x = x;
   qkv.n = n;
   qkv.norm = &w.attn_norm;
-  qkv.outs[0] = query_product(w, layer, b);
-  qkv.outs[1] = {&w.wk, b.k.as<float>(), c.kv_width(layer), &w.bk};
-  qkv.outs[2] = {&w.wv, b.v.as<float>(), c.kv_width(layer), &w.bv};
-  qkv.n_outs = 3;
-  device_.linear(qkv);
-  take_queries(layer, n, b);
-  if (!c.norm_after_rope) {
-    norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
-    norm_qk(b.k.as<float>(), n, c.kv_width(layer), w.k_norm);
+  const bool own_kv = c.layers[layer].kv_source < 0;
+  qkv.n_outs = 0;
+  if (!c.latent) qkv.outs[qkv.n_outs++] = query_product(w, layer, b);
+  if (own_kv) {
+    qkv.outs[qkv.n_outs++] = key_product(w, layer, b);
+    qkv.outs[qkv.n_outs++] = value_product(w, layer, b);
   }
-  norm_qk(b.v.as<float>(), n, c.kv_width(layer), w.v_norm);
-  step.append(layer, b.q.as<float>(), b.k.as<float>(), b.v.as<float>());
+  device_.linear(qkv);
+  if (c.latent) {
+    latent_queries(w, layer, x, n, Phase::Decode, b);
+  } else {
+    take_queries(layer, n, b);
+    if (!c.norm_after_rope) norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);
+  }
+  if (own_kv) finish_keys(w, layer, n, b);
+  step.append(layer, b.q.as<float>(), own_kv ? b.k.as<float>() : nullptr,
+              own_kv ? b.v.as<float>() : nullptr);
   step.attend(layer, b.q.as<float>(), b.att.as<float>());
-  finish_layer(w, b.att.as<float>(), b.q.as<float>(), c.query_gate ? b.gate.as<float>() : nullptr,
-               x, n, Phase::Decode);
+  finish_layer(w, attended(w, layer, n, Phase::Decode, b), b.q.as<float>(),
+               c.query_gate ? b.gate.as<float>() : nullptr, x, n, Phase::Decode,
+               [&] { step.add_layer_embedding(layer, x); });
 }
 
 void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queries,
-                            const float* gates, float* x, int64_t n, Phase phase) {
+                            const float* gates, float* x, int64_t n, Phase phase,
+                            const std::function<void()>& add_embedding) {
   if (gates) device_.sigmoid_gate(attended, gates, n * w.wo.cols);
   if (w.wgate.rows > 0) {
     Linear gate;
@@ -106,6 +166,7 @@ void LayerOps::finish_layer(const LayerWeights& w, float* attended, float* queri
   out.phase = phase;
   device_.linear(out);
   if (w.has_ffn() && !parallel) device_.ffn(w, x, n, phase);
+  if (w.embedding_gate.rows > 0) add_embedding();
   if (const void* scale = w.output_scale.data)
     device_.scale(x, n * model_.config.dim, *static_cast<const float*>(scale));
 }

@@ -1,6 +1,7 @@
 // The parts of a layer that prompts, steps and the draft head share: products, norms and gates, as
 // operations of a device on rows of the residual stream.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "backend/device.h"
@@ -24,13 +25,26 @@ class LayerOps {
   LinearOut query_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   // Brings n rows of queries to q if they came with their gates.
   void take_queries(int layer, int64_t n, const ForwardBuffers& buffers);
+  // Return the products of x into k and v, one each, and finish k and v: norms. With latent
+  // attention k is the whole row [latent | key] afterwards, and v is not used.
+  LinearOut key_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
+  LinearOut value_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
+  void finish_keys(const LayerWeights& w, int layer, int64_t n, const ForwardBuffers& buffers);
+  // Config::latent: makes n queries of rows of the residual stream, before RoPE. It changes `att`.
+  void latent_queries(const LayerWeights& w, int layer, const float* x, int64_t n, Phase phase,
+                      const ForwardBuffers& buffers);
+  // Returns attention's output for finish_layer. With latent attention it is made of `att` and
+  // takes the place of the queries.
+  float* attended(const LayerWeights& w, int layer, int64_t n, Phase phase,
+                  const ForwardBuffers& buffers);
   // Runs a layer that attends, for the n rows of a step.
   void attend(Step& step, int layer, const ForwardBuffers& buffers, float* x, int64_t n);
   // Finishes a layer for n rows: gate, if any, on attention's output; output projection and FFN,
   // each added to x. The gate changes `attended`. gates: values for it; null: they are computed,
-  // and overwrite the queries.
+  // and overwrite the queries. add_embedding adds the layer's per-layer embedding to the rows.
   void finish_layer(const LayerWeights& w, float* attended, float* queries, const float* gates,
-                    float* x, int64_t n, Phase phase);
+                    float* x, int64_t n, Phase phase,
+                    const std::function<void()>& add_embedding = {});
   // Computes the final norm and the output projection of n rows.
   void output(const float* x, int64_t n, Phase phase, float* logits);
 

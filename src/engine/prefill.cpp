@@ -107,7 +107,7 @@ void Engine::start_run(PrefillRun& r) {
   // first chunk do not go with tiles (check_tiles).
   if (options_.chooses_tiles() && r.chunk < n && (r.n0 + r.chunk) % kQueryTile > 0)
     r.short_chunk = r.chunk - (r.n0 + r.chunk) % kQueryTile;
-  r.prompt = device_->begin_prompt({&s.kv, runs ? n : 0, r.n0 + n, r.chunk});
+  r.prompt = device_->begin_prompt({&s.kv, runs ? n : 0, r.n0 + n, r.chunk, bool(r.scores)});
   r.prompt->check(*selector_);
   if (!runs) return;
   act_->reserve_prompt(*r.prompt, model_.config, r.chunk, r.scores ? std::min(kScoreRows, n) : 0);
@@ -203,11 +203,11 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[r.layer];
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
-  const int64_t kv_width = c.kv_width(r.layer);
   const Activations::Rows& a = act_->prompt;
   // Only the logits need the last layer's output, so unless all of them are needed, only the last
-  // token of the prompt goes beyond its keys and values.
-  const bool only_kv = r.layer == c.n_layers - 1 && !r.scores;
+  // token of the prompt goes beyond the last keys and values that a layer keeps.
+  const int last = c.last_keeper();
+  const bool only_kv = r.layer >= last && !r.scores;
   // A list is chosen by all queries of its chunk.
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
@@ -226,6 +226,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     device_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
     ops_->norm_embeddings(xc, rows);
   }
+  if (for_drafts == rows && r.layer > last) return;
   if (!c.attends(r.layer) && !c.recurs(r.layer)) {
     for (const auto& [begin, end] : parts)
       if (begin < end) device_->ffn(w, xc + begin * c.dim, end - begin, Phase::Prefill);
@@ -244,14 +245,19 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.x = xc;
   qkv.n = rows;
   qkv.norm = &w.attn_norm;
-  qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
-  qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
-  qkv.outs[2] = ops_->query_product(w, r.layer, a);
-  qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
+  if (c.layers[r.layer].kv_source >= 0) {
+    qkv.outs[2] = ops_->query_product(w, r.layer, a);
+    for (const auto& [begin, end] : parts)
+      if (begin < end) attend_rows(r, xc, begin, end, &qkv);
+    return;
+  }
+  qkv.outs[0] = ops_->key_product(w, r.layer, a);
+  qkv.outs[1] = ops_->value_product(w, r.layer, a);
+  qkv.outs[2] = ops_->query_product(w, r.layer, a);
+  qkv.n_outs = skip == 0 && !c.latent ? 3 : 2;
   device_->linear(qkv);
-  if (!c.norm_after_rope) ops_->norm_qk(a.k.as<float>(), rows, kv_width, w.k_norm);
-  ops_->norm_qk(a.v.as<float>(), rows, kv_width, w.v_norm);
+  ops_->finish_keys(w, r.layer, rows, a);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
   for (const auto& [begin, end] : parts)
     if (begin < end) attend_rows(r, xc, begin, end, skip == 0 ? nullptr : &qkv);
@@ -265,7 +271,9 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   const Activations::Rows& a = act_->prompt;
   const int64_t n = end - begin, pos0 = r.n0 + r.first + begin, q_width = c.q_width(r.layer);
   float* const x = xc + begin * c.dim;
-  if (qkv) {
+  if (c.latent) {
+    ops_->latent_queries(w, r.layer, x, n, Phase::Prefill, a);
+  } else if (qkv) {
     Linear q = *qkv;
     q.x = x;
     q.n = n;
@@ -273,8 +281,10 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
     q.n_outs = 1;
     device_->linear(q);
   }
-  ops_->take_queries(r.layer, n, a);
-  if (!c.norm_after_rope) ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
+  if (!c.latent) {
+    ops_->take_queries(r.layer, n, a);
+    if (!c.norm_after_rope) ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
+  }
   if (!r.list)
     device_->rope(a.q.as<float>(), n, q_width, c.heads(r.layer), pos0, c.query_rope(r.layer),
                   c.norm_after_rope ? &w.q_norm : nullptr);
@@ -289,7 +299,7 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
     // If only the last query of the last layer is wanted, it is computed alone, and reads all keys.
     // So its query tile reads all keys in other cases too.
     att.whole_begin = r.n0;
-    att.whole_end = r.n0 + r.n() - (r.layer == c.n_layers - 1);
+    att.whole_end = r.n0 + r.n() - (r.layer >= c.last_keeper());
   }
   att.last = r.first + end == r.n() && !options_.attention;
   att.out = a.att.as<float>();
@@ -298,8 +308,11 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   r.prompt->attend(att);
   r.pairs +=
       static_cast<double>(n) * (static_cast<double>(pos0) + static_cast<double>(n + 1) / 2.0);
-  ops_->finish_layer(w, a.att.as<float>(), a.q.as<float>(),
-                     c.query_gate ? a.gate.as<float>() : nullptr, x, n, Phase::Prefill);
+  ops_->finish_layer(w, ops_->attended(w, r.layer, n, Phase::Prefill, a), a.q.as<float>(),
+                     c.query_gate ? a.gate.as<float>() : nullptr, x, n, Phase::Prefill, [&] {
+                       device_->add_layer_embedding(r.layer, r.tokens.data() + r.first + begin, n,
+                                                    x, Phase::Prefill);
+                     });
 }
 
 void Engine::finish_run(PrefillRun& r) {
@@ -360,8 +373,8 @@ void Engine::end_sourced_prompt(const PrefillRun& r) {
   const int64_t width = c.q_width(r.layer), pos0 = s.kv.n_tokens + r.n() - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    options_.attention->query(r.layer, pos0 + i, c.heads(r.layer), heads, c.head_size(r.layer),
-                              &q[i * width]);
+    options_.attention->query(shape_.source(r.layer), pos0 + i, c.heads(r.layer), heads,
+                              c.head_size(r.layer), &q[i * width]);
   threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = r.layer;

@@ -154,8 +154,9 @@ void Engine::check_origin(const SessionFile& file) {
     const LayerShape& first = o.layers[o.shape().first_with_blocks()];
     const std::string states =
         o.has_states() ? format(" and states of %zu bytes", o.shape().state_bytes()) : "";
-    return format("%s, %zu layers, %d KV heads of %d%s%s, a vocabulary of %d",
-                  o.architecture.c_str(), o.layers.size(), first.n_kv_heads, first.head_dim,
+    const char* const alone = first.keeps == LayerKeeps::KEYS ? " without values" : "";
+    return format("%s, %zu layers, %d KV heads of %d%s%s%s, a vocabulary of %d",
+                  o.architecture.c_str(), o.layers.size(), first.n_kv_heads, first.head_dim, alone,
                   states.c_str(), uneven.empty() ? "" : (" (" + uneven + ")").c_str(),
                   o.vocab_size);
   };

@@ -24,7 +24,7 @@ class GgufFields : public Fields {
         recurrent_(family.recurrence != Recurrence::NONE),
         one_part_(family.one_part),
         other_eps_(family.one_part || family.layer_norm),
-        uneven_kv_heads_(family.uneven_kv_heads),
+        uneven_(family.uneven_layers),
         uneven_heads_(family.uneven_heads) {}
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
@@ -100,8 +100,7 @@ class GgufFields : public Fields {
     if (all[first] < 0)
       bad_model(file(), name, std::to_string(all[first]) + " in layer " + std::to_string(first),
                 "at least 0");
-    if ((uneven_kv_heads_ && name == name_of(field::kKvHeads)) ||
-        (uneven_heads_ && name == name_of(field::kHeads)))
+    if (uneven_ || (uneven_heads_ && name == name_of(field::kHeads)))
       return static_cast<uint64_t>(all[0]);
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[first] && !(zeros && all[l] == 0))
@@ -116,10 +115,10 @@ class GgufFields : public Fields {
 
   const GgufFile& gguf_;
   const std::string architecture_;
-  const bool recurrent_, one_part_, other_eps_, uneven_kv_heads_, uneven_heads_;
+  const bool recurrent_, one_part_, other_eps_, uneven_, uneven_heads_;
 };
 
-// Returns a field's number for each layer; empty: the file has one number for all.
+// Returns the numbers of a field with one for each layer; empty: the file has one for all.
 std::vector<int64_t> listed(const GgufFile& gguf, const GgufFields& fields, const Field& field) {
   const std::string key = fields.name_of(field);
   const auto it = gguf.metadata.find(key);
@@ -127,15 +126,23 @@ std::vector<int64_t> listed(const GgufFile& gguf, const GgufFields& fields, cons
   return array ? fields.integers(key) : std::vector<int64_t>();
 }
 
-std::vector<int64_t> listed_kv_heads(const GgufFile& gguf, const GgufFields& fields) {
-  return listed(gguf, fields, field::kKvHeads);
-}
-
 void read_kv_heads(std::span<const int64_t> heads, const GgufFields& fields, Config* c) {
   for (size_t l = 0; l < heads.size(); ++l) {
     check_kv_heads(fields, field::kKvHeads, heads[l],
                    std::to_string(heads[l]) + " in layer " + std::to_string(l), *c);
     c->layers[l].n_kv_heads = static_cast<int>(heads[l]);
+  }
+}
+
+// Reads the widths of FFNs that differ by layer.
+void read_widths(std::span<const int64_t> widths, const GgufFields& fields, Config* c) {
+  constexpr int kMost = 1 << 20;
+  for (size_t l = 0; l < widths.size(); ++l) {
+    if (widths[l] < 1 || widths[l] > kMost)
+      bad_model(fields.file(), fields.name_of(field::kHiddenDim),
+                std::to_string(widths[l]) + " in layer " + std::to_string(l),
+                "1 to " + std::to_string(kMost));
+    if (widths[l] != c->hidden_dim) c->layers[l].hidden_dim = static_cast<int>(widths[l]);
   }
 }
 
@@ -248,6 +255,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
     whole = times;
     times = 1;
   }
+  s.mscale_all_dim = static_cast<float>(log);
   finish_yarn(&s, whole, log > 0 ? 1 : 0, log);
   s.attention_factor *= times;
 }
@@ -289,7 +297,6 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   if (!found) unsupported(file, "general.architecture", lacking_family(a), known_architectures());
   const Family& family = *found;
   const GgufFields fields(gguf, a, family);
-  if (family.refuse) family.refuse(fields);
   refuse_unknown_options(gguf, family);
   *vocab = gguf_vocab(gguf);
   const size_t n_pieces = vocab->pieces.size();
@@ -305,7 +312,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   for (const char* name :
        {".attention.value_length", ".attention.head_dim"}) {  // the latter: Ollama's converter
     const int length = dimension(fields, a + name, kMaxHeadDim, c.head_dim);
-    if (length != c.head_dim)
+    if (length != c.head_dim && !family.latent)
       unsupported(file, a + name, std::to_string(length),
                   std::to_string(c.head_dim) + ", as the keys have");
   }
@@ -341,7 +348,10 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   }
   if (family.uneven_heads)
     set_heads(fields, field::kHeads, listed(gguf, fields, field::kHeads), &c);
-  if (family.uneven_kv_heads) read_kv_heads(listed_kv_heads(gguf, fields), fields, &c);
+  if (family.uneven_layers) {
+    read_kv_heads(listed(gguf, fields, field::kKvHeads), fields, &c);
+    read_widths(listed(gguf, fields, field::kHiddenDim), fields, &c);
+  }
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
@@ -366,7 +376,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
       if (given.empty() ? (l + 1) % family.recurrent_period != 0 : given[l])
         c.layers[l].mixer = Mixer::RECURRENT;
   } else if (family.recurrence != Recurrence::NONE) {
-    read_recurrent_layers(listed_kv_heads(gguf, fields), &c);
+    read_recurrent_layers(listed(gguf, fields, field::kKvHeads), &c);
   }
   for (int l = 0; family.value_may_be_key && l < c.n_layers; ++l) {
     const std::string prefix = format(kGgufNames.layer, l);
@@ -374,7 +384,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
                                !gguf.tensors.contains(prefix + kGgufNames.wqkv);
   }
   if (family.describe) family.describe(fields, window, &c);
-  if (family.recurrent_period > 0) require_kv_heads(listed_kv_heads(gguf, fields), fields, c);
+  if (family.recurrent_period > 0)
+    require_kv_heads(listed(gguf, fields, field::kKvHeads), fields, c);
   // Older converters keep q, k, v and z in one matrix, as folders do.
   if (c.recurrence.ba_by_key)
     c.recurrence.qkvz_by_key = std::ranges::any_of(

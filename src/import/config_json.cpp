@@ -408,6 +408,7 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
       to->temperature = positive(fields, "llama_4_scaling_beta", 1e6, 0);
       to->temperature_ctx = s.original_ctx;
     }
+    s.mscale_all_dim = static_cast<float>(fields.number("mscale_all_dim").value_or(0));
     finish_yarn(&s, fields.number("attention_factor").value_or(0),
                 fields.number("mscale").value_or(0), fields.number("mscale_all_dim").value_or(0));
     c->n_ctx = std::max(
@@ -562,7 +563,6 @@ int first_or_none(const std::vector<int>& ids) { return ids.empty() ? -1 : ids.f
 // config: that of a language model. file: for error texts.
 static Config language_model(const std::string& file, const Json& config, const Family& family) {
   const JsonFields fields(file, config);
-  if (family.refuse) family.refuse(fields);
   refuse_json_options(fields, config, family);
   refuse_packed_weights(file, config, family);
 

@@ -56,15 +56,20 @@ void read_shards(const std::string& folder, ModelParts& model, TensorTable& tabl
 // versions of transformers use another prefix, and new versions still write it.
 TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
   static_assert(std::string_view(kHuggingFaceNames.embedding) == "model.embed_tokens.weight");
-  if (table.count("language_model.model.embed_tokens.weight")) {
-    names.embedding = "language_model.model.embed_tokens.weight";
-    names.final_norm = "language_model.model.norm.weight";
-    names.layer = "language_model.model.layers.%d.";
-  } else {
-    names.embedding = "model.language_model.embed_tokens.weight";
-    names.final_norm = "model.language_model.norm.weight";
-    names.layer = "model.language_model.layers.%d.";
-  }
+  const bool old = table.count("language_model.model.embed_tokens.weight") > 0;
+  const auto choose = [old](const char*& name, const char* older, const char* newer) {
+    if (name) name = old ? older : newer;
+  };
+  choose(names.embedding, "language_model.model.embed_tokens.weight",
+         "model.language_model.embed_tokens.weight");
+  choose(names.final_norm, "language_model.model.norm.weight", "model.language_model.norm.weight");
+  choose(names.layer, "language_model.model.layers.%d.", "model.language_model.layers.%d.");
+  choose(names.layer_embedding, "language_model.model.embed_tokens_per_layer.weight",
+         "model.language_model.embed_tokens_per_layer.weight");
+  choose(names.layer_projection, "language_model.model.per_layer_model_projection.weight",
+         "model.language_model.per_layer_model_projection.weight");
+  choose(names.layer_projection_norm, "language_model.model.per_layer_projection_norm.weight",
+         "model.language_model.per_layer_projection_norm.weight");
   if (table.count("language_model.lm_head.weight")) names.output = "language_model.lm_head.weight";
   return names;
 }

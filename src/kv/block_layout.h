@@ -1,4 +1,5 @@
-// A KV block: B consecutive tokens of one (sequence, layer, KV head): K[B][d], then V[B][d].
+// A KV block: B consecutive tokens of one (sequence, layer, KV head): K[B][d], then V[B][d]. With
+// values in keys it is K[B][d] alone, and a token's key is its value too.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +14,14 @@ struct BlockLayout {
   int block_size = 32;  // B, tokens
   int head_dim = 0;     // d
   KvType type = KvType::F16;
+  bool values_in_keys = false;
 
   size_t row_bytes() const { return cpu::kv_row_bytes(type, head_dim); }  // one token's K (or V)
-  size_t value_offset() const { return row_bytes() * block_size; }        // where V begins
+  // Where V begins. A token's value lies this far behind its key.
+  size_t value_offset() const { return values_in_keys ? 0 : row_bytes() * block_size; }
+  size_t token_bytes() const { return values_in_keys ? row_bytes() : 2 * row_bytes(); }
   // Rounded up so that every block begins on a cache line.
-  size_t bytes() const { return (2 * value_offset() + 63) / 64 * 64; }
+  size_t bytes() const { return (token_bytes() * block_size + 63) / 64 * 64; }
   // Returns true if queries and held keys are transformed (kernels/common/hadamard.h).
   bool transforms_keys() const { return type == KvType::Q8; }
   int64_t blocks(int64_t tokens) const { return (tokens + block_size - 1) / block_size; }

@@ -65,11 +65,14 @@ class InPlace : public CpuKv {
   void release(const Held*, int) override {}
   void abandon(const Held*, int) override {}
 
-  // Blocks that are not kept take turns in a buffer, which holds a chunk and its window.
+  // Blocks that are not kept take turns in a buffer, which holds a chunk and its window. A layer
+  // that attends to an earlier layer's blocks finds them there, since no layer between the two uses
+  // the buffer: it attends to the last layer before it that has such a window and blocks of its
+  // own.
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
     const int64_t n_blocks = host_->shape().in_blocks(n_total);
     const size_t bytes = host_->shape().block_bytes(layer);
-    const int n_heads = host_->shape().heads(layer);
+    const int n_heads = host_->shape().rows(layer);
     table_.resize(n_blocks * n_heads);
     int64_t turns = 0;
     if (host_->shape().window(layer) > 0) {

@@ -94,14 +94,6 @@ std::string KvShape::uneven_choice() const {
   return "";
 }
 
-std::string KvShape::other_data() const {
-  for (int i = 0; i < n_layers(); ++i) {
-    const std::string found = other_data_of(i, layers_[i]);
-    if (!found.empty()) return found;
-  }
-  return "";
-}
-
 std::string KvShape::uneven() const {
   const int first = first_with_blocks();
   for (int i = 0; i < n_layers(); ++i) {

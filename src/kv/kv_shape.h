@@ -63,6 +63,7 @@ enum class LayerKeeps : uint8_t {
   WINDOW_KV,   // keys and values of the tokens that its sliding window sees
   EARLIER_KV,  // nothing: it attends to an earlier layer's keys and values
   STATE,       // a recurrent state in place of keys and values
+  KEYS,        // keys of all tokens, which are their values too
 };
 
 struct LayerShape {
@@ -73,7 +74,8 @@ struct LayerShape {
   int source = -1;          // EARLIER_KV: the layer that keeps them
   int64_t state_bytes = 0;  // STATE: a multiple of 64; 0: it keeps nothing
   bool operator==(const LayerShape&) const = default;
-  bool has_blocks() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::WINDOW_KV; }
+  bool has_blocks() const { return keeps_all() || keeps == LayerKeeps::WINDOW_KV; }
+  bool keeps_all() const { return keeps == LayerKeeps::KV || keeps == LayerKeeps::KEYS; }
 };
 
 // The shape of the data that sequences keep, layer by layer. It numbers three things, each from the
@@ -104,7 +106,10 @@ class KvShape {
   KvType type() const { return type_; }
   // Returns the number of blocks of one head that hold this number of tokens.
   int64_t in_blocks(int64_t tokens) const { return (tokens + block_size_ - 1) / block_size_; }
-  BlockLayout layout(int layer) const { return {block_size_, layers_[layer].head_dim, type_}; }
+  BlockLayout layout(int layer) const {
+    const bool values_in_keys = layers_[source(layer)].keeps == LayerKeeps::KEYS;
+    return {block_size_, layers_[layer].head_dim, type_, values_in_keys};
+  }
   size_t block_bytes(int layer) const { return layout(layer).bytes(); }
   size_t largest_block() const;  // in bytes
   // Returns the number of KV heads whose blocks the layer keeps.
@@ -112,6 +117,12 @@ class KvShape {
   // Returns the layer whose keys and values a layer attends to.
   int source(int layer) const {
     return layers_[layer].keeps == LayerKeeps::EARLIER_KV ? layers_[layer].source : layer;
+  }
+  // Tells whether a later layer attends to a layer's keys and values.
+  bool is_source(int layer) const {
+    return std::any_of(layers_.begin() + layer + 1, layers_.end(), [layer](const LayerShape& l) {
+      return l.keeps == LayerKeeps::EARLIER_KV && l.source == layer;
+    });
   }
   // Returns the number of the first head that a layer attends to.
   int64_t first_head(int layer) const { return first_head_[source(layer)]; }
@@ -129,9 +140,9 @@ class KvShape {
     }));
   }
   // Tells whether the blocks that a layer reads are chosen by digests, codes or a selector's state.
-  bool selects(int layer) const { return layers_[source(layer)].keeps == LayerKeeps::KV; }
+  bool selects(int layer) const { return layers_[source(layer)].keeps_all(); }
   // Tells whether a layer's own blocks have an index: digests or codes.
-  bool indexed(int layer) const { return layers_[layer].keeps == LayerKeeps::KV; }
+  bool indexed(int layer) const { return layers_[layer].keeps_all(); }
   // Returns the first index row of a layer that selects.
   int64_t index_row(int layer) const { return index_row_[source(layer)]; }
   int64_t index_rows() const { return index_row_.back(); }
@@ -174,8 +185,6 @@ class KvShape {
   // Returns the first layer of each combination of head size and number of KV heads. Layers without
   // rows are left out.
   const std::vector<int>& kinds() const { return kinds_; }
-  // Names the first layer that attends to an earlier layer's keys and values; empty: there is none.
-  std::string other_data() const;
   // Names two layers with keys and values that differ in heads or head size, or the first one that
   // attends to those of another; empty: there is none. Layers that keep a state do not count.
   std::string uneven() const;

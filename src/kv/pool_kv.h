@@ -3,6 +3,7 @@
 // readers themselves (emulated_kv.cpp). All slots have the size of the largest block, so any slot
 // can hold any block. A copy moves only the block's own bytes.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "kv/cpu_kv.h"
@@ -18,7 +19,7 @@ class PoolKv : public CpuKv {
 
   bool in_place() const override { return false; }
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) override;
-  uint64_t prefill_held() const override { return layer_memory_.size(); }
+  uint64_t prefill_held() const override;
 
  protected:
   void flush_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
@@ -31,8 +32,9 @@ class PoolKv : public CpuKv {
   size_t slot_bytes_;  // bytes of a slot
 
  private:
-  Buffer layer_memory_;            // one layer of KV
-  std::vector<std::byte*> table_;  // its blocks
+  Buffer layer_memory_;                  // one layer of KV
+  std::map<int, Buffer> source_memory_;  // layers of KV that later layers attend to
+  std::vector<std::byte*> table_;        // blocks of the current layer
 };
 
 }  // namespace riffle

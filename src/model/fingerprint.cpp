@@ -22,6 +22,11 @@ uint64_t weights_fingerprint(const Model& model) {
                           c.vocab_size, c.experts.n, c.experts.n_used, c.experts.hidden_dim})
     sum.add_value(value);
   sum.add_value(c.norm_eps);
+  if (const LatentConfig& l = c.latent) {
+    for (const int value : {l.kv_rank, l.q_rank, l.nope_dim, l.rope_dim, l.value_dim})
+      sum.add_value(value);
+    for (const float value : {l.query_scale, c.layer_norm_eps}) sum.add_value(value);
+  }
   for (const LayerConfig& layer : c.layers) {
     sum.add_value(layer.window);
     sum.add_value(layer.rope);

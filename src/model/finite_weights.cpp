@@ -80,6 +80,7 @@ std::vector<Item> items_of(const std::vector<NamedTensor>& tensors) {
   std::vector<Item> items;
   for (const NamedTensor& t : tensors) {
     if (t.role == NamedTensor::VECTOR || !t.tensor->data || t.tensor->seed != 0) continue;
+    if (t.part_cols > 0) continue;  // the rows of most tokens are never read from the disk
     const int64_t row = row_bytes(t.tensor->type, t.tensor->cols),
                   step = std::max<int64_t>(1, kItemBytes / row);
     for (int64_t first = 0; first < t.tensor->rows; first += step)

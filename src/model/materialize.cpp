@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "model/model.h"
+#include "model/weights.h"
 #include "util/cpu_limits.h"
 #include "util/memory_limits.h"
 #include "util/thread_pool.h"
@@ -10,8 +11,11 @@ namespace riffle {
 
 static std::vector<Tensor*> tensors_of(Weights& w) {
   std::vector<Tensor*> all = {&w.embedding};
+  for (Tensor* t : {&w.layer_embedding, &w.layer_projection})
+    if (t->rows > 0) all.push_back(t);
   for (LayerWeights& l : w.layers) {
-    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
+    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
+                      &l.embedding_gate, &l.embedding_out})
       if (t->rows > 0) all.push_back(t);
     for (Tensor& t : l.mix) all.push_back(&t);
     for (Tensor* t : {&l.shared.w1, &l.shared.w3, &l.shared.w2})
@@ -49,6 +53,7 @@ void materialize(Model& model) {
     model.generated.push_back(std::move(buffers[i]));
   }
   if (model.config.tied_output) model.weights.output.data = model.weights.embedding.data;
+  take_layer_projections(model.weights);
 }
 
 }  // namespace riffle

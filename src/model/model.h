@@ -69,6 +69,7 @@ struct RopeScaling {
   float attention_factor = 1;           // YARN, LONGROPE: of cosines and sines
   float beta_fast = 32, beta_slow = 1;  // YARN
   bool truncated = true;                // YARN: its ramp begins and ends at whole dimensions
+  float mscale_all_dim = 0;             // YARN: DeepSeek's; latent attention alone reads it
   float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
   // FACTORS, LONGROPE: divisors of the frequencies, [rotated/2]. LONGROPE takes `factors` in
   // contexts of at most original_ctx tokens, and long_factors in longer ones.
@@ -84,6 +85,7 @@ struct Rope {
   // (j, j + rotated/2); 0: all.
   int rotated = 0;
   int head_dim = 0;  // size of the heads that it rotates; 0: Config::head_dim
+  int skipped = 0;   // values of each head before them, which are not rotated
   // Factor of queries and keys. riffle's scores are always q.k / sqrt(head_dim). If a model wants
   // q.k * f, this is sqrt(f * sqrt(head_dim)).
   float factor = 1;
@@ -117,6 +119,22 @@ struct RecurrenceConfig {
   int64_t channels() const { return 2 * int64_t(k_heads) * k_dim + v_width(); }  // convolved
 };
 
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). A token has one latent,
+// of which LayerWeights::k_b and v_b make the keys and values of every head. riffle multiplies each
+// query by its head's k_b instead, and each head's attended latent by v_b. So all heads attend to
+// one row a token, [latent | rotated key], which is a key of head_dim = kv_rank + rope_dim values
+// and a value too. n_kv_heads is 1.
+struct LatentConfig {
+  int kv_rank = 0;  // width of the latent; 0: the model has no such attention
+  int q_rank = 0;   // width of the latent of which wq makes queries; 0: wq makes them of x
+  // A query's values before k_b, of each head: those that are not rotated, then those that are.
+  int nope_dim = 0, rope_dim = 0;
+  int value_dim = 0;      // size of each head's values after v_b
+  float query_scale = 1;  // factor of queries, so that scores are q.k / sqrt(head_dim)
+  explicit operator bool() const { return kv_rank > 0; }
+  int query_dim() const { return nope_dim + rope_dim; }
+};
+
 // The first half of a layer, before its FFN.
 enum class Mixer : uint8_t {
   ATTENTION,
@@ -141,6 +159,9 @@ struct LayerConfig {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;  // 0: Config's values
   bool value_is_key = false;                      // wk makes the values too: wv is the same matrix
   Xielu xielu;                                    // parameters of the activation
+  // The earlier layer whose keys and values this one attends to; -1: it has its own.
+  int kv_source = -1;
+  int hidden_dim = 0;  // width of its FFN without experts; 0: Config's value
 };
 
 // gate(W1 x) * (W3 x). RELU_SQUARED and XIELU have no gate.
@@ -163,6 +184,10 @@ struct ExpertsConfig {
   // output is multiplied by sigmoid(LayerWeights::shared_gate x).
   int shared_dim = 0;
   bool shared_gate = false;
+  // The layer's FFN without experts runs next to them: LayerWeights has the tensors of both, and
+  // Device::ffn adds their results.
+  bool next_to_ffn = false;
+  float score_scale = 1;  // the router's scores are multiplied by it
 };
 
 // RMS norm of q and of k, before RoPE or after it (Config::norm_after_rope).
@@ -191,6 +216,7 @@ struct Config {
   Activation activation = Activation::SILU;
   ExpertsConfig experts;
   RecurrenceConfig recurrence;  // settings of recurrent layers
+  LatentConfig latent;          // settings of all layers, if they have it
   // Factors of the embeddings, of each layer's outputs to the residual stream, and of the logits.
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   bool embedding_norm = false;  // embeddings are RMS-normalised, without weights
@@ -200,11 +226,15 @@ struct Config {
   bool layer_norm = false;
   // A layer's FFN has the same normalised input as its attention, and both are added to it.
   bool parallel_ffn = false;
+  // Width of each layer's part of the per-layer embeddings (Weights::layer_embedding); 0: none.
+  int layer_embedding_dim = 0;
   // Norms that layers have: of the input of attention and FFN (pre), and of their output (post).
   bool pre_norm = true, post_norm = false;
   // Epsilon of post norms. Norms of q, k and embeddings have norm_eps; norms of a layer's input and
   // the final norm have stream_eps().
   float post_norm_eps = 0;
+  // Epsilon of the norms of a layer's input and of the final norm; 0: norm_eps.
+  float layer_norm_eps = 0;
   QkNorm qk_norm = QkNorm::NONE;
   bool norm_after_rope = false;  // q and k are normalised after RoPE, not before
   float q_norm_weight = 1;       // weight of every norm of q, if the file has no such tensors
@@ -262,7 +292,8 @@ struct Config {
   int64_t widest_q() const {
     int64_t most = 0;
     for (int layer = 0; layer < n_layers; ++layer) most = std::max(most, q_width(layer));
-    return most;
+    const int head = std::max(latent.query_dim(), latent.value_dim);
+    return std::max({most, int64_t(n_heads) * head, int64_t(latent.q_rank)});
   }
   int64_t widest_kv() const {
     int64_t most = 0;
@@ -272,6 +303,18 @@ struct Config {
   int query_rope(int layer) const {
     const LayerConfig& l = layers[layer];
     return l.query_rope < 0 ? l.rope : l.query_rope;
+  }
+  // Returns the width of a layer's FFN without experts.
+  int ffn_width(int layer) const {
+    return layers[layer].hidden_dim > 0 ? layers[layer].hidden_dim : hidden_dim;
+  }
+  // Returns the last layer that keeps keys and values, or a state, of its own. Later layers need
+  // only the tokens whose output is wanted.
+  int last_keeper() const {
+    int layer = n_layers - 1;
+    while (layer > 0 && (layers[layer].kv_source >= 0 || layers[layer].mixer == Mixer::NONE))
+      --layer;
+    return layer;
   }
   // Tell whether a layer attends to keys and values, and whether it keeps a recurrent state.
   bool attends(int layer) const { return layers[layer].mixer == Mixer::ATTENTION; }
@@ -289,17 +332,22 @@ struct Config {
   // all chosen experts count.
   int64_t ffn_values() const {
     int64_t most = 0;
-    for (const LayerConfig& l : layers)
-      most = std::max<int64_t>(
-          most, l.has_experts ? std::max(experts.n_used * experts.hidden_dim, experts.shared_dim)
-                : l.has_ffn   ? hidden_dim
-                              : 0);
+    for (int i = 0; i < n_layers; ++i) {
+      const LayerConfig& l = layers[i];
+      if (l.has_experts)
+        most = std::max<int64_t>(
+            {most, int64_t(experts.n_used) * experts.hidden_dim, experts.shared_dim});
+      if (l.has_ffn && (!l.has_experts || experts.next_to_ffn))
+        most = std::max<int64_t>(most, ffn_width(i));
+    }
     return most;
   }
   // The residual stream is held divided by residual_scale, so that layers add their outputs without
   // a factor. Norms undo the division; with these two they undo it exactly.
   float stream_scale() const { return embedding_scale / residual_scale; }
-  float stream_eps() const { return norm_eps / (residual_scale * residual_scale); }
+  float stream_eps() const {
+    return (layer_norm_eps > 0 ? layer_norm_eps : norm_eps) / (residual_scale * residual_scale);
+  }
 };
 
 // Returns the configuration of the one layer of DraftWeights: like that of the last layer that
@@ -324,8 +372,16 @@ struct LayerWeights {
   // [n_heads*head_dim][dim]. Config::query_gate: [n_heads][2][head_dim][dim]: the rows of each
   // head's query, then those of its gate, which has the meaning of wgate.
   Tensor wq;
-  Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
-  Tensor wo;      // [dim][n_heads*head_dim]
+  // [n_kv_heads*head_dim][dim]; without rows: the layer has no keys and values of its own
+  // (LayerConfig::kv_source)
+  Tensor wk, wv;
+  Tensor wo;  // [dim][n_heads*head_dim]
+  // Config::latent: wq is [n_heads*query_dim][q_rank or dim], wv makes the latent [kv_rank][dim],
+  // wk the rotated part of the key [rope_dim][dim]; wo is [dim][n_heads*value_dim]. wkv_a is the
+  // latent's rows and then the key's, wq_a [q_rank][dim]. Both latents are normalised: q_a_norm and
+  // kv_a_norm, [1][rank] F32. For each head: k_b [kv_rank][nope_dim], v_b [value_dim][kv_rank].
+  Tensor wq_a, q_a_norm, wkv_a, kv_a_norm;
+  std::vector<Tensor> k_b, v_b;
   // A layer that keeps a recurrent state has these in place of wq, wk and wv, in the order of
   // recurrent_tensors. Its wo is [dim][recurrent_out].
   std::vector<Tensor> mix;
@@ -354,6 +410,15 @@ struct LayerWeights {
   Tensor choice_bias;          // Routing::choice_bias: [1][experts.n] F32
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;  // experts.shared_dim wide
+  // ExpertsConfig::next_to_ffn, [1][dim] F32 each: norms of the router's and of the experts' input,
+  // and of the outputs of the FFN and of the experts before they are added. post_ffn_norm is that
+  // of their sum.
+  Tensor router_norm, expert_norm, ffn_out_norm, expert_out_norm;
+  Tensor expert_scales;  // [1][experts.n] F32, factors of the experts' weights; or without data
+  // Per-layer embeddings (Device::add_layer_embedding): [layer_embedding_dim][dim],
+  // [dim][layer_embedding_dim], and the norm [1][dim] F32. layer_projection is this layer's rows of
+  // Weights::layer_projection.
+  Tensor embedding_gate, embedding_out, embedding_norm, layer_projection;
   bool has_ffn() const { return w2.rows > 0 || !experts.empty(); }
   Tensor shared_gate;  // [1][dim] F32
 };
@@ -373,6 +438,10 @@ struct DraftWeights {
 struct Weights {
   Tensor embedding;       // [vocab_size][dim]
   Tensor embedding_norm;  // [1][dim] F32, all ones; without data: embeddings are not normalised
+  // Per-layer embeddings: [vocab_size][n_layers*layer_embedding_dim],
+  // [n_layers*layer_embedding_dim][dim], and a norm [1][layer_embedding_dim] F32; without rows:
+  // there are none. The first may be half of a file; only the tokens' rows of it are read.
+  Tensor layer_embedding, layer_projection, layer_projection_norm;
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [1][dim] F32
   Tensor output;      // [vocab_size][dim]; the embedding itself when tied
@@ -392,6 +461,8 @@ struct ModelParts {
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
   std::vector<Buffer> generated;  // bytes of tensors without data, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
+  // Returns the bytes of weights that every token reads.
+  uint64_t resident_bytes() const { return weight_bytes - weights.layer_embedding.bytes(); }
   // GGUF's names of the tensors, and those of the model's own file.
   const TensorNames *gguf_names, *file_names;
 

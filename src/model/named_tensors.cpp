@@ -19,6 +19,12 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
   const std::vector<const char*> mix_names =
       mix.empty() ? std::vector<const char*>() : names.mix(model.config.recurrence);
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
+  if (w.layer_embedding.rows > 0) {
+    all.push_back({names.layer_embedding, &w.layer_embedding, N::EMBEDDING, -1, false});
+    all.back().part_cols = model.config.layer_embedding_dim;
+    all.push_back({names.layer_projection, &w.layer_projection, N::OTHER, -1, false});
+    all.push_back({names.layer_projection_norm, &w.layer_projection_norm, N::VECTOR, -1, false});
+  }
   const auto add_layer = [&](const std::string& prefix, int number, LayerWeights& layer) {
     const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false,
                          const std::string& within = {}, size_t part = 0, size_t parts = 1) {
@@ -36,7 +42,20 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     };
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
     add(names.post_attn_norm, layer.post_attn_norm, N::VECTOR);
-    if (layer.wqkv.rows > 0) {
+    // Adds a matrix of each head.
+    const auto add_heads = [&](const char* rest, std::vector<Tensor>& heads) {
+      for (size_t h = 0; h < heads.size(); ++h)
+        add(rest, heads[h], N::OTHER, false, "", h, heads.size());
+    };
+    if (layer.wkv_a.rows > 0) {
+      add(names.wq_a, layer.wq_a, N::OTHER);
+      add(names.q_a_norm, layer.q_a_norm, N::VECTOR);
+      add(layer.wq_a.rows > 0 ? names.wq_b : names.wq, layer.wq, N::OTHER);
+      add(names.wkv_a, layer.wkv_a, N::OTHER);
+      add(names.kv_a_norm, layer.kv_a_norm, N::VECTOR);
+      add_heads(names.k_b, layer.k_b);
+      add_heads(names.v_b, layer.v_b);
+    } else if (layer.wqkv.rows > 0) {
       add(names.wqkv, layer.wqkv, N::V);
     } else {
       add(names.wq, layer.wq, N::OTHER, true);
@@ -65,6 +84,15 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
     add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
     add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
     add(names.router, layer.router, N::ROUTER);
+    for (const auto& [name, norm] : {std::pair{names.router_norm, &layer.router_norm},
+                                     {names.expert_norm, &layer.expert_norm},
+                                     {names.ffn_out_norm, &layer.ffn_out_norm},
+                                     {names.expert_out_norm, &layer.expert_out_norm},
+                                     {names.expert_scales, &layer.expert_scales},
+                                     {names.embedding_norm, &layer.embedding_norm}})
+      add(name, *norm, N::VECTOR);
+    add(names.embedding_gate, layer.embedding_gate, N::OTHER);
+    add(names.embedding_out, layer.embedding_out, N::OTHER);
     if (!layer.experts.empty()) {
       add_experts(names.expert_w1, &ExpertWeights::w1, N::OTHER);
       add_experts(names.expert_w3, &ExpertWeights::w3, N::OTHER);
@@ -78,7 +106,8 @@ std::vector<NamedTensor> named_tensors(Model& model, const TensorNames& names) {
       add_experts(names.expert_b1, &ExpertWeights::b1, N::VECTOR);
       add_experts(names.expert_b3, &ExpertWeights::b3, N::VECTOR);
       add_experts(names.expert_b2, &ExpertWeights::b2, N::VECTOR);
-    } else if (layer.w13.rows > 0) {
+    }
+    if (layer.w13.rows > 0) {
       add(names.w13, layer.w13, N::OTHER);
     } else {
       add(names.w1, layer.w1, N::OTHER);

@@ -21,6 +21,7 @@ struct NamedTensor {
   // from the first on.
   int64_t v_first = 0, v_size = 0;
   bool v_columns = false;
+  int64_t part_cols = 0;  // rows are read in parts of this many columns; 0: whole
 };
 // Returns the tensors in the order of the layers, without a tied output.
 std::vector<NamedTensor> named_tensors(Model& model);

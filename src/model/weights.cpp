@@ -7,6 +7,7 @@
 
 #include "formats/packed_experts.h"
 #include "kernels/common/half.h"
+#include "kernels/cpu/linear/quants.h"
 #include "model/recurrence.h"
 #include "util/cpu_limits.h"
 #include "util/error.h"
@@ -26,6 +27,16 @@ void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts) {
   for (Tensor* part : parts) {
     *part = {whole.type, part->rows, whole.cols, data};
     data += part->bytes();
+  }
+}
+
+void take_layer_projections(Weights& w) {
+  if (w.layer_projection.rows == 0) return;
+  Tensor rest = w.layer_projection;
+  for (LayerWeights& layer : w.layers) {
+    layer.layer_projection.rows = w.layer_projection.rows / std::ssize(w.layers);
+    take_rows(rest, {&layer.layer_projection});
+    rest.data = static_cast<const std::byte*>(rest.data) + layer.layer_projection.bytes();
   }
 }
 
@@ -60,6 +71,17 @@ class Binder {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
     if (rows * cols <= kMostChecked && !is_quantised(*raw.type))
       for (int64_t i = 0; i < rows * cols; ++i) finite_element(raw, name, i);
+    return {*raw.type, rows, cols, raw.data};
+  }
+
+  // Returns a matrix of which only single rows are read, each in parts of `part` columns. It is not
+  // read ahead.
+  Tensor table(const std::string& name, int64_t rows, int64_t cols, int64_t part) {
+    const RawTensor& raw = find(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
+    if (part % dtype_info(*raw.type).block_values != 0)
+      unsupported(raw.file, name + " type", raw.type_name,
+                  "one whose blocks divide parts of " + std::to_string(part) + " values");
+    by_row_.insert(&raw);
     return {*raw.type, rows, cols, raw.data};
   }
 
@@ -171,6 +193,36 @@ class Binder {
     return all;
   }
 
+  // Finds the matrices of n heads in one: of each head the rows of its keys [k_rows][cols], then
+  // those of its values [v_rows][cols]. Keys are transposed, so they are copied: in F16 if the file
+  // has a quantised type.
+  void split_heads(const std::string& name, int n, int64_t k_rows, int64_t v_rows, int64_t cols,
+                   std::vector<Tensor>* keys, std::vector<Tensor>* values) {
+    const Tensor both = matrix(name, n * (k_rows + v_rows), cols);
+    const DType type = is_quantised(both.type) ? DType::F16 : both.type;
+    const int64_t size = dtype_info(type).block_bytes, bytes = row_bytes(both.type, cols);
+    Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(n * k_rows * cols * size));
+    std::vector<float> row(static_cast<size_t>(cols));
+    std::vector<uint16_t> halves(static_cast<size_t>(cols));
+    for (int64_t h = 0; h < n; ++h) {
+      const auto* const from =
+          static_cast<const uint8_t*>(both.data) + h * (k_rows + v_rows) * bytes;
+      auto* const to = buffer.as<uint8_t>() + h * k_rows * cols * size;
+      for (int64_t r = 0; r < k_rows; ++r) {
+        const uint8_t* values_of_row = from + r * bytes;
+        if (is_quantised(both.type)) {
+          cpu::dequant_blocks(both.type, values_of_row, cols, row.data());
+          std::ranges::transform(row, halves.begin(), cpu::f32_to_f16);
+          values_of_row = reinterpret_cast<const uint8_t*>(halves.data());
+        }
+        for (int64_t c = 0; c < cols; ++c)
+          std::memcpy(to + (c * k_rows + r) * size, values_of_row + c * size, size);
+      }
+      keys->push_back({type, cols, k_rows, to});
+      values->push_back({both.type, v_rows, cols, from + k_rows * bytes});
+    }
+  }
+
   // Returns n vectors of `cols` values, the rows of a matrix.
   std::vector<Tensor> vectors(const std::string& name, int n, int64_t cols) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(n), static_cast<uint64_t>(cols)});
@@ -273,8 +325,9 @@ class Binder {
     double done = 0;
     std::vector<MappedBytes> parts;
     for (const RawTensor* raw : bound_) {
-      if (packed_.count(raw) == 0) parts.push_back({raw->data, raw->bytes});
-      else  // it was copied and is no longer needed
+      if (packed_.count(raw) == 0 && by_row_.count(raw) == 0)
+        parts.push_back({raw->data, raw->bytes});
+      else if (packed_.count(raw) > 0)  // it was copied and is no longer needed
         for (const auto& file : model_.files) file->drop(raw->data, raw->bytes);
       done += static_cast<double>(raw->bytes);
       if (progress && !progress(done, static_cast<double>(model_.weight_bytes))) {
@@ -359,6 +412,7 @@ class Binder {
   std::vector<std::string> ignored_;  // beginnings of names of tensors that are not used
   std::vector<const RawTensor*> bound_;
   std::set<const RawTensor*> packed_;  // tensors of bound_ that were copied in another order
+  std::set<const RawTensor*> by_row_;  // tensors of bound_ of which single rows are read
   std::optional<ThreadPool> threads_;  // threads that copy them
 };
 
@@ -460,6 +514,34 @@ std::vector<Tensor> bind_mix(Binder& binder, const Config& c, const TensorNames&
   return mix;
 }
 
+// Binds the tensors of multi-head latent attention.
+void bind_latent(Binder& binder, const Config& c, const TensorNames& names,
+                 const std::string& prefix, LayerWeights* layer) {
+  const LatentConfig& l = c.latent;
+  const int64_t q_rows = int64_t(c.n_heads) * l.query_dim();
+  const auto name = [&](const char* rest) { return prefix + rest; };
+  if (l.q_rank > 0) {
+    layer->wq_a = binder.matrix(name(names.wq_a), l.q_rank, c.dim);
+    layer->q_a_norm = binder.vector(name(names.q_a_norm), l.q_rank);
+    layer->wq = binder.matrix(name(names.wq_b), q_rows, l.q_rank);
+  } else {
+    layer->wq = binder.matrix(name(names.wq), q_rows, c.dim);
+  }
+  layer->wkv_a = binder.matrix(name(names.wkv_a), l.kv_rank + l.rope_dim, c.dim);
+  layer->wv.rows = l.kv_rank;
+  layer->wk.rows = l.rope_dim;
+  take_rows(layer->wkv_a, {&layer->wv, &layer->wk});
+  layer->kv_a_norm = binder.vector(name(names.kv_a_norm), l.kv_rank);
+  if (!names.k_b || (names.wkv_b && binder.has(name(names.wkv_b)))) {
+    binder.split_heads(name(names.wkv_b), c.n_heads, l.nope_dim, l.value_dim, l.kv_rank,
+                       &layer->k_b, &layer->v_b);
+  } else {
+    layer->k_b = binder.stack(name(names.k_b), c.n_heads, l.kv_rank, l.nope_dim);
+    layer->v_b = binder.stack(name(names.v_b), c.n_heads, l.value_dim, l.kv_rank);
+  }
+  layer->wo = binder.matrix(name(names.wo), c.dim, int64_t(c.n_heads) * l.value_dim);
+}
+
 // Binds layer l of c. prefix: the beginning of its tensors' names.
 LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorNames& names,
                         const std::string& prefix) {
@@ -467,7 +549,9 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
   const auto norm = [&](const char* rest, int64_t cols) {
     return binder.vector(name(rest), cols, names.norm_offset);
   };
-  const int64_t q_rows = c.q_width(l), kv_rows = c.kv_width(l), head_dim = c.head_size(l);
+  const int64_t q_rows = c.q_width(l), kv_rows = c.kv_width(l), head_dim = c.head_size(l),
+                ffn = c.ffn_width(l);
+  const bool own_kv = c.layers[l].kv_source < 0;
   LayerWeights layer;
   const bool mixes = c.layers[l].mixer != Mixer::NONE, has_ffn = c.layers[l].has_ffn;
   if (c.pre_norm && mixes) layer.attn_norm = norm(names.attn_norm, c.dim);
@@ -477,8 +561,14 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
     layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
   }
-  if (c.attends(l)) {
-    if (c.layers[l].value_is_key) {
+  if (c.attends(l) && c.latent) {
+    bind_latent(binder, c, names, prefix, &layer);
+  } else if (c.attends(l)) {
+    if (!own_kv) {
+      layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
+      for (const char* rest : {names.wk, names.wv, names.k_norm})  // some files keep them, unused
+        binder.ignore(name(rest));
+    } else if (c.layers[l].value_is_key) {
       layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
       layer.wv = layer.wk = binder.matrix(name(names.wk), kv_rows, c.dim);
     } else {
@@ -497,17 +587,28 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
   if (c.attention_gate && c.attends(l))
     layer.wgate =
         binder.matrix(name(names.wgate), c.head_gate ? int64_t{c.heads(l)} : q_rows, c.dim);
-  if (has_ffn && c.layers[l].has_experts) {
-    bind_experts(binder, c, names, prefix, &layer);
-  } else if (has_ffn) {
-    if (!c.gated_ffn()) layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
+  const bool experts = has_ffn && c.layers[l].has_experts;
+  if (experts) bind_experts(binder, c, names, prefix, &layer);
+  if (experts && c.experts.next_to_ffn) {
+    layer.router_norm = norm(names.router_norm, c.dim);
+    layer.expert_norm = norm(names.expert_norm, c.dim);
+    layer.ffn_out_norm = norm(names.ffn_out_norm, c.dim);
+    layer.expert_out_norm = norm(names.expert_out_norm, c.dim);
+    layer.expert_scales = binder.vector(name(names.expert_scales), c.experts.n);
+  }
+  if (has_ffn && (!experts || c.experts.next_to_ffn)) {
+    if (!c.gated_ffn()) layer.w3 = binder.matrix(name(names.w3), ffn, c.dim);
     else
-      layer.w13 = binder.parts(
-          name(names.w13),
-          {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
-          c.dim);
+      layer.w13 =
+          binder.parts(name(names.w13),
+                       {{&layer.w1, name(names.w1), ffn}, {&layer.w3, name(names.w3), ffn}}, c.dim);
     if (!names.fused_in_gguf) layer.w13 = {};
-    layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+    layer.w2 = binder.matrix(name(names.w2), c.dim, ffn);
+  }
+  if (const int64_t width = c.layer_embedding_dim; width > 0) {
+    layer.embedding_gate = binder.matrix(name(names.embedding_gate), width, c.dim);
+    layer.embedding_out = binder.matrix(name(names.embedding_out), c.dim, width);
+    layer.embedding_norm = norm(names.embedding_norm, c.dim);
   }
   if (c.activation == Activation::XIELU && has_ffn)
     layer.xielu = names.xielu_eps ? binder.xielu(prefix, names) : binder.xielu(c.layers[l].xielu);
@@ -516,9 +617,10 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     const int64_t q_width = whole ? q_rows : head_dim, k_width = whole ? kv_rows : head_dim;
     layer.q_norm =
         names.q_norm ? norm(names.q_norm, q_width) : binder.constant(q_width, c.q_norm_weight);
-    layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
+    if (own_kv)
+      layer.k_norm = names.k_norm ? norm(names.k_norm, k_width) : binder.constant(k_width, 1);
   }
-  if (c.value_norm && c.attends(l)) layer.v_norm = binder.constant(head_dim, 1);
+  if (c.value_norm && c.attends(l) && own_kv) layer.v_norm = binder.constant(head_dim, 1);
   if (names.output_scale && binder.has(name(names.output_scale)))
     layer.output_scale = binder.values(name(names.output_scale), 1, 1);
   if (c.qkv_bias && c.attends(l)) {
@@ -534,6 +636,15 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
     layer.b2 = binder.vector(name(names.b2), c.dim);
   }
   return layer;
+}
+
+// Binds the per-layer embeddings.
+void bind_layer_embedding(Binder& binder, const Config& c, const TensorNames& names, Weights* w) {
+  const int64_t width = c.layer_embedding_dim, all = width * c.n_layers;
+  w->layer_embedding = binder.table(names.layer_embedding, c.vocab_size, all, width);
+  w->layer_projection = binder.matrix(names.layer_projection, all, c.dim);
+  w->layer_projection_norm = binder.vector(names.layer_projection_norm, width, names.norm_offset);
+  take_layer_projections(*w);
 }
 
 // Binds the MTP layer, if the file has one and the family's is known.
@@ -569,6 +680,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
   if (c.embedding_norm) w.embedding_norm = binder.constant(c.dim, 1);
   for (int l = 0; l < c.n_layers; ++l)
     w.layers.push_back(bind_layer(binder, c, l, names, format(names.layer, l)));
+  if (c.layer_embedding_dim > 0) bind_layer_embedding(binder, c, names, &w);
   const bool other = names.final_norm_too && !binder.has(names.final_norm);
   w.final_norm = binder.vector(other ? names.final_norm_too : names.final_norm, c.dim,
                                names.final_norm_offset ? names.norm_offset : 0);

@@ -30,6 +30,13 @@ struct TensorNames {
   // The values of a Xielu; null: LayerConfig has them.
   const char *xielu_alpha_p = nullptr, *xielu_alpha_n = nullptr, *xielu_beta = nullptr,
              *xielu_eps = nullptr;
+  // ExpertsConfig::next_to_ffn: LayerWeights' tensors of these names.
+  const char *router_norm = nullptr, *expert_norm = nullptr, *ffn_out_norm = nullptr,
+             *expert_out_norm = nullptr, *expert_scales = nullptr;
+  // Per-layer embeddings: the tensors of Weights and of LayerWeights with these names.
+  const char *layer_embedding = nullptr, *layer_projection = nullptr,
+             *layer_projection_norm = nullptr, *embedding_gate = nullptr, *embedding_out = nullptr,
+             *embedding_norm = nullptr;
   // The experts lie as in gpt-oss's folders: formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;          // added to the weights of norms
@@ -48,6 +55,10 @@ struct TensorNames {
   // shared_w13: one matrix in place of shared_w1 and shared_w3.
   const char *shared_w1 = nullptr, *shared_w3 = nullptr, *shared_w2 = nullptr,
              *shared_w13 = nullptr, *shared_gate = nullptr, *choice_bias = nullptr;
+  // Config::latent. wkv_b: the keys' and values' rows of each head, one head after the other. A
+  // file may have it in place of k_b and v_b; if these are null, it must.
+  const char *wq_a = nullptr, *q_a_norm = nullptr, *wq_b = nullptr, *wkv_a = nullptr,
+             *kv_a_norm = nullptr, *wkv_b = nullptr, *k_b = nullptr, *v_b = nullptr;
   // MTP layers. drafts: printf format of the beginning of all their names, by the layer's number;
   // folders have no number. draft_layer: what follows it in the names of the layer's own tensors.
   // draft_proj null: the tensors are ignored. draft_mark: the beginning of the rest of the names
@@ -151,6 +162,9 @@ bool is_part_for_images(std::string_view gguf_name);
 // Sets `parts` to the rows of `whole`, one part after the other. Requires: the parts' numbers of
 // rows are set. If `whole` has no rows, nothing is changed.
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
+
+// Sets each layer's layer_projection to its rows of the whole matrix, if there is one.
+void take_layer_projections(Weights& weights);
 
 // Fills model's weights, owned, generated, read_ahead, n_params and weight_bytes. where: file or
 // folder, for missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape),

@@ -1,6 +1,7 @@
 #include "quantize/gguf_metadata.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "formats/gguf.h"
 #include "import/end_tokens.h"
@@ -46,6 +47,15 @@ void write_rope_scaling(GgufFileWriter& out, const std::string& a, const Config&
   out.u32(p + "original_context_length", static_cast<uint32_t>(s.original_ctx));
   out.f32(p + "yarn_beta_fast", s.beta_fast);
   out.f32(p + "yarn_beta_slow", s.beta_slow);
+  if (c.latent && s.mscale_all_dim > 0) {  // files have a tenth, and take mscale to be the same
+    if (s.attention_factor != 1)
+      unsupported(where, "rope_scaling.mscale", "another value than mscale_all_dim",
+                  "the same, to write the model as GGUF");
+    // A tenth of config.json's decimal number, of which mscale_all_dim is a rounded copy.
+    const double decimal = std::round(1e5 * static_cast<double>(s.mscale_all_dim));
+    out.f32(p + "yarn_log_multiplier", static_cast<float>(decimal / 1e6));
+    return;
+  }
   RopeScaling usual = s;
   finish_yarn(&usual, 0, 0, 0);
   if (usual.attention_factor != s.attention_factor)
@@ -156,7 +166,7 @@ void write_recurrence(GgufFileWriter& out, const Config& c, const std::string& w
     std::vector<int32_t> heads;
     for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.attends(l) ? c.n_kv_heads : 0);
     out.integers(key, heads);
-  } else if (family_of_architecture(c.architecture)->uneven_kv_heads) {
+  } else if (family_of_architecture(c.architecture)->uneven_layers) {
     std::vector<int32_t> heads;
     for (int l = 0; l < c.n_layers; ++l) heads.push_back(c.kv_heads(l));
     out.integers(key, heads);
@@ -197,7 +207,12 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(field::kDim.gguf, c.dim);
   count(field::kLayers.gguf, c.n_layers + c.draft_head);
   if (c.draft_head) count("nextn_predict_layers", 1);
-  if (!family.one_part) {
+  const auto widened = std::ranges::find_if(c.layers, [](const auto& l) { return l.hidden_dim; });
+  if (widened != c.layers.end()) {
+    std::vector<int32_t> widths;
+    for (int l = 0; l < c.n_layers; ++l) widths.push_back(c.ffn_width(l));
+    out.integers(a + "." + family.hidden_dim.gguf, widths);
+  } else if (!family.one_part) {
     count(family.hidden_dim.gguf, c.hidden_dim);
   } else {
     std::vector<int32_t> widths;
@@ -216,25 +231,34 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   }
   write_recurrence(out, c, where);
   count(field::kHeadDim.gguf, c.head_dim);
-  count("attention.value_length", c.head_dim);
+  count("attention.value_length", c.latent ? c.latent.kv_rank : c.head_dim);
+  if (const LatentConfig& l = c.latent) {
+    count("attention.kv_lora_rank", l.kv_rank);
+    if (l.q_rank > 0) count("attention.q_lora_rank", l.q_rank);
+    count("attention.key_length_mla", l.query_dim());
+    count("attention.value_length_mla", l.value_dim);
+  }
   const auto windowed = std::ranges::find_if(c.layers, [](const auto& l) { return l.window > 0; });
   if (family.full_head_dim && windowed != c.layers.end())
     for (const char* key :
          {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
       count(key, windowed->head_dim);
-  out.f32(a + "." + field::kNormEps.gguf, c.norm_eps);
+  out.f32(a + "." + field::kNormEps.gguf, c.layer_norm_eps > 0 ? c.layer_norm_eps : c.norm_eps);
   if (family.one_part || family.layer_norm)
     out.f32(a + ".attention.layer_norm_epsilon", c.norm_eps);  // llama.cpp's key
   const Rope& rope = c.ropes[0];
-  count("rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
+  count("rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.rope_head(rope));
   out.f32(a + "." + field::kRopeBase.gguf, rope.theta > 0 ? rope.theta : 10000);
   const auto has_key = [&](std::string_view key) {
     return std::ranges::any_of(family.fields,
                                [&](const Field& f) { return f.gguf && key == f.gguf; });
   };
-  // llama.cpp needs these of Gemma 4.
-  for (const char* key : {"attention.shared_kv_layers", "embedding_length_per_layer_input"})
-    if (has_key(key)) count(key, 0);
+  if (has_key("attention.shared_kv_layers"))
+    count("attention.shared_kv_layers",
+          static_cast<int>(std::ranges::count_if(
+              c.layers, [](const LayerConfig& l) { return l.kv_source >= 0; })));
+  if (has_key("embedding_length_per_layer_input"))
+    count("embedding_length_per_layer_input", c.layer_embedding_dim);
   if (!family.full_head_dim && has_key("rope.dimension_count_swa"))
     count("rope.dimension_count_swa",
           c.ropes.back().rotated > 0 ? c.ropes.back().rotated : c.head_dim);
@@ -252,13 +276,16 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
       count("leading_dense_block_count",
             static_cast<int>(std::count_if(c.layers.begin(), c.layers.end(),
                                            [](const auto& l) { return !l.has_experts; })));
-    for (const char* key :
-         {"expert_group_count", "expert_group_used_count", "interleave_moe_layer_step"})
-      if (has_key(key)) count(key, 1);
-    // A Nemotron 3 has one shared expert of another width than the others.
+    // A Nemotron 3 has one shared expert of another width than the others. Other families have
+    // several as one.
     if (has_key("expert_shared_count"))
-      count("expert_shared_count",
-            has_key("leading_dense_block_count") ? c.experts.shared_dim / c.experts.hidden_dim : 1);
+      count("expert_shared_count", c.latent || has_key("leading_dense_block_count")
+                                       ? c.experts.shared_dim / c.experts.hidden_dim
+                                       : 1);
+    if (has_key("expert_group_count")) count("expert_group_count", c.experts.routing.n_groups);
+    if (has_key("expert_group_used_count"))
+      count("expert_group_used_count", c.experts.routing.used_groups);
+    if (has_key("interleave_moe_layer_step")) count("interleave_moe_layer_step", 1);
     if (has_key("expert_weights_norm"))
       out.boolean(a + ".expert_weights_norm", c.experts.renormalised);
   }

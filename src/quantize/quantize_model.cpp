@@ -211,6 +211,8 @@ void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& k
 // lists with one for each layer.
 void copy_metadata(GgufFileWriter& out, const GgufFile& gguf, const Config& c) {
   const std::string a = c.architecture + ".";
+  if (const std::string key = a + "attention.key_length_mla"; c.latent && !gguf.has(key))
+    unsupported(gguf.file.name, key, "none, in a file of 2024", "a number, to write the model");
   const int dropped = c.draft_head ? 0 : c.n_draft_layers;
   const bool sentencepiece = gguf.string("tokenizer.ggml.model") == "llama";
   for (const auto& [key, value] : gguf.metadata) {
@@ -268,6 +270,7 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
              same_output = draft.output.data == model.weights.output.data;
   for (const NamedTensor& t : named_tensors(model)) {
     if (t.role == NamedTensor::VECTOR) continue;
+    if (t.part_cols > 0) continue;  // only a few of its rows are ever read
     bool fallback = false;
     const DType type = type_in_mix(mix, t, model.config, &fallback);
     if (bits_of(type) >= bits_of(t.tensor->type)) continue;
@@ -297,8 +300,10 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
   const auto take_parts = [](LayerWeights& l) {
     take_rows(l.wqkv, {&l.wq, &l.wk, &l.wv});
     take_rows(l.w13, {&l.w1, &l.w3});
+    take_rows(l.wkv_a, {&l.wv, &l.wk});
   };
   for (LayerWeights& l : model.weights.layers) take_parts(l);
+  take_layer_projections(model.weights);
   take_parts(draft.layer);
 }
 

@@ -61,7 +61,8 @@ DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& conf
                        (t.layer % 2 == 0 || t.layer == config.n_layers - 1);
     if (output || layer) type = DType::Q6_K;
   }
-  const auto fits = [&] { return t.tensor->cols % dtype_info(type).block_values == 0; };
+  const int64_t cols = t.part_cols > 0 ? t.part_cols : t.tensor->cols;
+  const auto fits = [&] { return cols % dtype_info(type).block_values == 0; };
   if (!fits()) type = short_blocks(type), *fallback = true;
   if (!fits()) type = DType::F16;
   return type;

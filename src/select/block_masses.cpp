@@ -23,9 +23,9 @@ static int part_blocks(const Row& row) { return kPartTokens / row.block_size; }
 int prepare_masses(const Row& row, int sink_blocks, int recent_blocks, RowPlan& plan) {
   if (row.n_full <= int64_t(sink_blocks) + recent_blocks) return 0;
   const auto* keys = dynamic_cast<const Int2Keys*>(row.state);
-  if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
+  if (!keys || keys->blocks(row.source, row.head) < row.n_full)
     fail(RIFFLE_INTERNAL, "layer %d, KV head %d has 2-bit codes of %d blocks, expected %d",
-         row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
+         row.layer, row.head, keys ? keys->blocks(row.source, row.head) : 0, row.n_full);
   plan.work.reserve(2 * row.g * stride_of(row) * sizeof(float) + keys->query_bytes(row.g));
   keys->prepare_query(row.q, row.g, query_of(row, plan));
   return (row.n_full + part_blocks(row) - 1) / part_blocks(row);
@@ -57,7 +57,7 @@ void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, i
   const void* query = query_of(row, plan);
   for (int b = *first, run; b < end; b += run) {
     run = std::min(kRun, end - b);
-    keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, end);
+    keys.scores(row.source, row.head, b, run, query, g, scores, ldo, end);
     for (int h = 0; h < g; ++h) {
       const int64_t at = h * masses.stride + b;
       float *tops = masses.tops + at, *sums = masses.sums + at;

@@ -40,7 +40,7 @@ uint64_t KeyCodes::bytes() const {
 uint64_t KeyCodes::bytes_for(const StateShape& shape, int64_t n_tokens, int64_t segment_bytes) {
   const int64_t full = n_tokens / shape.layout.block_size,
                 segments = (full + kSegmentBlocks - 1) / kSegmentBlocks;
-  return uint64_t(shape.n_layers) * shape.n_kv_heads * segments * segment_bytes;
+  return uint64_t(shape.n_layers - shape.n_borrowing) * shape.n_kv_heads * segments * segment_bytes;
 }
 
 }  // namespace riffle

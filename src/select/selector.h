@@ -36,9 +36,11 @@ struct Row {
   const cpu::Kernels* kernels = nullptr;
   // For selectors that read keys themselves, or their own data of the sequence:
   int layer = 0, head = 0;                   // head: the KV head
+  int source = 0;                            // the layer that keeps the blocks (KvShape::source)
   const std::byte* const* blocks = nullptr;  // [n_full] in the host store
   const std::byte* tail = nullptr;           // the last block
   KvType type = KvType::F16;
+  bool values_in_keys = false;     // BlockLayout::values_in_keys
   SelectorState* state = nullptr;  // state of the sequence, from make_state; null: it keeps nothing
   // Number of last tokens that the query sees; 0: all. Only dense rows have a window.
   int64_t window = 0;
@@ -62,7 +64,8 @@ struct Row {
   const std::byte* key(int64_t token) const {
     return block(static_cast<int>(token / block_size)) + token % block_size * row_bytes();
   }
-  const std::byte* value(int64_t token) const { return key(token) + block_size * row_bytes(); }
+  int64_t value_offset() const { return values_in_keys ? 0 : block_size * row_bytes(); }
+  const std::byte* value(int64_t token) const { return key(token) + value_offset(); }
 };
 
 // One row's plan. It is kept from step to step, so that its memory is reused. Positions

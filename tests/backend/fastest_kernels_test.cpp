@@ -24,10 +24,12 @@ void slow_gemm(cpu::WType type, const void* w, int64_t k, int64_t r0, int64_t r1
       .run(type, w, k, r0, r1, packed, m, c, ldc, scratch);
 }
 void slow_attend(const float* q, int g, int d, const void* block, cpu::KvType type, int block_size,
-                 uint64_t mask, cpu::AttendState* state, float* l_block, const void* next) {
+                 int64_t value_at, uint64_t mask, cpu::AttendState* state, float* l_block,
+                 const void* next) {
   wait();
   cpu::kernels(cpu::Isa::Scalar)
-      ->attention.attend_block(q, g, d, block, type, block_size, mask, state, l_block, next);
+      ->attention.attend_block(q, g, d, block, type, block_size, value_at, mask, state, l_block,
+                               next);
 }
 
 }  // namespace

@@ -114,8 +114,10 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
       const TinyDifference d =
           compare(tiny_options(c, options(), KvKind::F16), c, tiny_folder(c, temp));
       INFO(d.where);
-      // Prompts' products with quantised weights round activations to 8 bits.
-      CHECK(d.relative <= (c.name.ends_with("_mxfp4") ? 5e-2 : 5e-3));
+      // Prompts' products with quantised weights round activations to 8 bits. Keys that several
+      // layers read carry their rounding into each of them.
+      const bool shared = c.config.value("num_kv_shared_layers", 0) > 0;
+      CHECK(d.relative <= (c.name.ends_with("_mxfp4") ? 5e-2 : shared ? 1e-2 : 5e-3));
     }
   }
 }

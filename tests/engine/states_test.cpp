@@ -284,8 +284,8 @@ TEST_CASE("states: auto reads everything, whatever the pool holds", "[states][pl
     REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
     CHECK(plan.selector == SelectorKind::DENSE);
     CHECK(plan.selector_note ==
-          "selector auto: dense, since share is not tested on models with recurrent layers, nor on "
-          "Gemma 4");
+          "selector auto: dense, since share is not tested on models with recurrent layers or "
+          "multi-head latent attention, nor on Gemma 4");
   }
 }
 

@@ -458,7 +458,7 @@ std::string tiny_gguf(const TinyCheckpoint& c) {
   // All files of these are kept.
   for (const char* name :
        {"granite_h", "nemotron_h", "qwen3next", "gemma4", "seed_oss", "ernie4_5", "glm4", "mellum",
-        "exaone_moe", "granite_swa", "hunyuan", "laguna", "apertus", "cohere"})
+        "exaone_moe", "granite_swa", "hunyuan", "laguna", "apertus", "cohere", "deepseek"})
     if (c.name.starts_with(name))
       return read_file(kTinyRoot + "/" + c.name + "/" + c.name + ".gguf");
   const bool permute = arch == "llama" || arch == "smollm3" || arch == "granite" ||

@@ -52,6 +52,8 @@ struct TinyCheckpoint {
     const auto types = config.value("layer_types", std::vector<std::string>());
     return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
+  // Tells whether it has multi-head latent attention, which runs on the CPU alone.
+  bool has_latents() const { return config.contains("kv_lora_rank"); }
   // Tells whether the CUDA kernels lack an operation of the family.
   bool beyond_cuda() const {
     const std::string type = config.at("model_type");
@@ -61,6 +63,7 @@ struct TinyCheckpoint {
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {
+    if (has_latents()) return false;
     const int d = head_dim(), heads = integer("num_attention_heads");
     if (beyond_cuda()) return false;
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&

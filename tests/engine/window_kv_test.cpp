@@ -13,7 +13,8 @@ using namespace riffle::test;
 namespace {
 
 // Models whose windows (64 or 100 tokens) are in all layers, or in some.
-constexpr const char* kModels[] = {"mistral_window", "gemma3", "olmo3_period", "exaone4"};
+constexpr const char* kModels[] = {"mistral_window", "gemma3", "olmo3_period", "exaone4",
+                                   "gemma4_e2b"};
 
 ContextOptions on(DeviceKind device, SelectorKind selector = SelectorKind::SHARE) {
   ContextOptions o = sparse(selector);

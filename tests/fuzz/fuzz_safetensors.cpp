@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const auto& [name, raw] : table)
     (void)static_cast<const volatile uint8_t*>(raw.data)[raw.bytes - 1];
   for (const auto& [architecture, dim] :
-       {std::pair{"llama", 4}, {"qwen3moe", 4}, {"gpt-oss", 4}, {"gpt-oss", 32}}) {
+       {std::pair{"llama", 4}, {"qwen3moe", 4}, {"gpt-oss", 4}, {"gpt-oss", 32}, {"gemma4", 4}}) {
     try {
       test::bind_smallest(table, architecture, dim);
     } catch (const Error&) {

@@ -22,6 +22,14 @@ inline Config smallest(const char* architecture, int dim) {
   c.qkv_bias = c.o_bias = c.sinks = c.experts.bias = family.hf_names->packed_experts;
   c.layers[0].has_experts = architecture != std::string("llama");
   if (c.layers[0].has_experts) c.experts.n = 3, c.experts.n_used = 2, c.experts.hidden_dim = dim;
+  if (architecture == std::string("gemma4")) {
+    c.post_norm = c.value_norm = c.experts.next_to_ffn = true;
+    c.layer_embedding_dim = 2;
+    c.n_layers = 2;
+    c.layers.push_back(c.layers[0]);
+    c.layers[1].kv_source = 0;
+    c.layers[1].hidden_dim = 2 * dim;
+  }
   return c;
 }
 

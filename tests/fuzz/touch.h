@@ -51,7 +51,16 @@ inline void touch(const LayerWeights& w) {
                                &w.router,
                                &w.router_bias,
                                &w.choice_bias,
-                               &w.shared_gate};
+                               &w.shared_gate,
+                               &w.router_norm,
+                               &w.expert_norm,
+                               &w.ffn_out_norm,
+                               &w.expert_out_norm,
+                               &w.expert_scales,
+                               &w.embedding_gate,
+                               &w.embedding_out,
+                               &w.embedding_norm,
+                               &w.layer_projection};
   static_assert(sizeof w == std::size(all) * sizeof(Tensor) + sizeof w.experts + sizeof w.shared +
                                 sizeof w.mix,
                 "a tensor is not touched");
@@ -66,6 +75,9 @@ inline void touch(const Model& model) {
   touch(model.weights.embedding_norm);
   touch(model.weights.output);
   touch(model.weights.final_norm);
+  touch(model.weights.layer_embedding);
+  touch(model.weights.layer_projection);
+  touch(model.weights.layer_projection_norm);
   for (const LayerWeights& w : model.weights.layers) touch(w);
 }
 

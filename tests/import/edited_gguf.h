@@ -36,7 +36,11 @@ class EditedGguf {
   void floats(const std::string& tensor, const std::vector<float>& values) {
     std::string data;
     for (const float value : values) put(data, value);
-    gguf_.tensors[tensor] = {"e.gguf", "F32", DType::F32, {values.size()}, keep(data), data.size()};
+    bytes(tensor, DType::F32, {values.size()}, data);
+  }
+  void bytes(const std::string& tensor, DType type, const std::vector<uint64_t>& shape,
+             const std::string& data) {
+    gguf_.tensors[tensor] = {"e.gguf", dtype_info(type).name, type, shape, keep(data), data.size()};
   }
 
   std::unique_ptr<Model> model() const { return model_from_gguf(gguf_, {}); }

@@ -34,7 +34,8 @@ TEST_CASE("GGUF: an attention factor that older converters write whole", "[famil
 
 TEST_CASE("families that riffle lacks are refused with what they need", "[families][gguf]") {
   for (const auto& [name, needs] :
-       {std::pair{"deepseek2", "multi-head latent attention, which riffle lacks"},
+       {std::pair{"deepseek32",
+                  "multi-head latent attention chosen by an indexer, which riffle lacks"},
         {"gemma2", "soft caps of attention scores, which riffle lacks"},
         {"rwkv7", "RWKV layers"}}) {
     EditedGguf file("llama3");
@@ -42,7 +43,7 @@ TEST_CASE("families that riffle lacks are refused with what they need", "[famili
     expect_error(RIFFLE_UNSUPPORTED, {"general.architecture", name, needs, "\"llama\""},
                  [&] { file.config(); });
     nlohmann::json config = tiny_checkpoint("llama3").config;
-    config["model_type"] = name == std::string("deepseek2") ? "deepseek_v3" : name;
+    config["model_type"] = name;
     expect_error(RIFFLE_UNSUPPORTED, {"model_type", needs, "\"llama\""},
                  [&] { config_of(config); });
   }

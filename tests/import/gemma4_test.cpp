@@ -88,18 +88,64 @@ TEST_CASE("Gemma 4: what riffle lacks is refused by name", "[families]") {
     config[key] = value;
     expect_error(RIFFLE_UNSUPPORTED, words, [&] { config_of(config); });
   };
-  refused("hidden_size_per_layer_input", 256, {"hidden_size_per_layer_input", "256", "E2B"});
-  refused("num_kv_shared_layers", 4, {"num_kv_shared_layers", "4", "E2B"});
   refused("use_bidirectional_attention", "all", {"use_bidirectional_attention", "\"all\""});
   json config = gemma4_31b();
-  config.erase("hidden_size_per_layer_input");
-  expect_error(RIFFLE_UNSUPPORTED, {"hidden_size_per_layer_input", "none, which means 256"},
+  config["hidden_size_per_layer_input"] = 256;
+  config["vocab_size_per_layer_input"] = 262000;
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"vocab_size_per_layer_input", "262000", "262144, as vocab_size"},
                [&] { config_of(config); });
-  config = gemma4_31b();
+}
+
+// Shaped like E2B: four layers with a window to one without.
+TEST_CASE("Gemma 4: the last layers attend to an earlier layer's keys and values", "[families]") {
+  json config = gemma4_31b();
+  config["num_hidden_layers"] = 15;
+  config["attention_k_eq_v"] = false;
+  config.erase("hidden_size_per_layer_input");  // transformers' default is 256
+  config["num_kv_shared_layers"] = 6;
+  config["use_double_wide_mlp"] = true;
+  for (int l = 0; l < 15; ++l)
+    config["layer_types"].push_back(l % 5 == 4 ? "full_attention" : "sliding_attention");
+  const Config c = config_of(config);
+  CHECK(c.layer_embedding_dim == 256);
+  CHECK(c.last_keeper() == 8);
+  for (int l = 0; l < c.n_layers; ++l) {
+    INFO("layer " << l);
+    CHECK(c.layers[l].kv_source == (l < 9 ? -1 : l % 5 == 4 ? 4 : 8));
+    CHECK(c.ffn_width(l) == (l < 9 ? 21504 : 43008));
+    CHECK_FALSE(c.layers[l].value_is_key);
+  }
+  const auto bad = [&](int shared, const std::vector<std::string>& words) {
+    config["num_kv_shared_layers"] = shared;
+    expect_error(RIFFLE_BAD_MODEL, words, [&] { config_of(config); });
+  };
+  bad(15, {"num_kv_shared_layers", "15", "fewer than num_hidden_layers = 15"});
+  // Layers 0 to 3 have a window each, so that nothing is left for layer 4.
+  bad(11, {"num_kv_shared_layers", "11", "layer 4 has no window", "before layer 4"});
+}
+
+TEST_CASE("Gemma 4: experts next to each layer's FFN", "[families]") {
+  json config = gemma4_31b();
   config["enable_moe_block"] = true;
   config["num_experts"] = 128;
-  expect_error(RIFFLE_UNSUPPORTED, {"enable_moe_block", "true", "26B-A4B"},
-               [&] { config_of(config); });
+  config["top_k_experts"] = 8;
+  config["moe_intermediate_size"] = 704;
+  const Config c = config_of(config);
+  CHECK(c.experts.n == 128);
+  CHECK(c.experts.n_used == 8);
+  CHECK(c.experts.hidden_dim == 704);
+  CHECK(c.experts.next_to_ffn);
+  CHECK(c.experts.score_scale == 1 / std::sqrt(5376.0f));
+  CHECK(c.layers[3].has_experts);
+  CHECK(c.ffn_values() == 21504);
+  config["top_k_experts"] = 129;
+  expect_error(RIFFLE_BAD_MODEL, {"top_k_experts", "129"}, [&] { config_of(config); });
+  config.erase("top_k_experts");
+  expect_error(RIFFLE_BAD_MODEL, {"top_k_experts", "none"}, [&] { config_of(config); });
+  // Without this field experts do not count.
+  config["enable_moe_block"] = false;
+  CHECK(config_of(config).experts.n == 0);
 }
 
 TEST_CASE("Gemma 4: RoPE that GGUF has no fields for is refused", "[families]") {
@@ -186,14 +232,23 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
     file.u32(a + key, value);
     expect_error(status, words, [&] { file.config(); });
   };
-  bad(RIFFLE_UNSUPPORTED, "attention.shared_kv_layers", 2, {"shared_kv_layers", "2", "E2B"});
-  bad(RIFFLE_UNSUPPORTED, "embedding_length_per_layer_input", 256, {"256", "E2B"});
-  bad(RIFFLE_UNSUPPORTED, "expert_count", 8, {"expert_count", "8", "26B-A4B"});
+  bad(RIFFLE_BAD_MODEL, "attention.shared_kv_layers", 5, {"shared_kv_layers", "5", "fewer than"});
+  bad(RIFFLE_BAD_MODEL, "attention.shared_kv_layers", 3, {"shared_kv_layers", "3", "layer 2"});
+  bad(RIFFLE_BAD_MODEL, "expert_count", 8, {"expert_used_count", "none"});
   {
-    EditedGguf file("gemma4");  // says more that riffle does not read
-    file.u32(a + "expert_feed_forward_length", 704);
-    file.u32(a + "expert_count", 128);
-    expect_error(RIFFLE_UNSUPPORTED, {"expert_count", "128", "26B-A4B"}, [&] { file.config(); });
+    const Config shared = EditedGguf("gemma4_e2b").config();
+    for (int l = 0; l < shared.n_layers; ++l) {
+      CHECK(shared.layers[l].kv_source == (l < 5 ? -1 : l == 6 ? 4 : 2));
+      CHECK(shared.ffn_width(l) == (l < 5 ? 48 : 96));
+      CHECK_FALSE(shared.layers[l].value_is_key);
+    }
+    CHECK(shared.layer_embedding_dim == 32);
+    EditedGguf file("gemma4_e2b");
+    file.array<int32_t>(a + "feed_forward_length", GgufType::I32, {48, 48, 48, 48, 48, 96, 0, 96});
+    expect_error(RIFFLE_BAD_MODEL, {"feed_forward_length", "0 in layer 6"}, [&] { file.config(); });
+    file.array<int32_t>(a + "feed_forward_length", GgufType::I32, {48, 48});
+    expect_error(RIFFLE_BAD_MODEL, {"feed_forward_length", "an array of 2", "8 numbers"},
+                 [&] { file.config(); });
   }
   bad(RIFFLE_UNSUPPORTED, "attention.value_length_swa", 8, {"value_length_swa", "8", "16"});
   bad(RIFFLE_UNSUPPORTED, "rope.dimension_count_swa", 8, {"dimension_count_swa", "8", "16"});

@@ -170,7 +170,7 @@ TEST_CASE("images: the text part's weights are those of a folder without images"
     CHECK(whole->n_params == text->n_params);
     CHECK(whole->weight_bytes == text->weight_bytes);
   }
-  CHECK(n == 5);
+  CHECK(n == 6);
 }
 
 TEST_CASE("images: the same GGUF file as of a folder without images", "[multimodal][quantize]") {

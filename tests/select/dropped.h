@@ -36,9 +36,9 @@ inline std::vector<float> attention_of_plan(const Row& row, RowPlan& plan) {
     const int b = plan.at(i);
     std::vector<float> o(size_t(g) * d, 0.f), m(g, -INFINITY), s(g, 0.f), l(g);
     cpu::AttendState state{o.data(), m.data(), s.data()};
-    row.kernels->attention.attend_block(row.q, g, d, row.block(b), row.type, row.block_size,
-                                        plan.mask(i) & first_tokens(row.tokens_in(b)), &state,
-                                        l.data(), nullptr);
+    row.kernels->attention.attend_block(
+        row.q, g, d, row.block(b), row.type, row.block_size, row.value_offset(),
+        plan.mask(i) & first_tokens(row.tokens_in(b)), &state, l.data(), nullptr);
     for (int h = 0; h < g; ++h) {
       if (s[h] == 0) continue;
       const double largest = double(m[h]) + double(plan.log_weight(i)),

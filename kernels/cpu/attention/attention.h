@@ -1,7 +1,8 @@
 // The CPU's attention: one block of a decode step, tiles of a prompt, and operations on KV blocks:
 // stores, loads and digests.
 //
-// A KV block: K[B][d] then V[B][d] of KvType, 64-byte aligned.
+// A KV block: K[B][d] then V[B][d] of KvType, 64-byte aligned. A token's value lies value_at bytes
+// behind its key: B rows, or 0 if a block is K[B][d] alone and keys are the values too.
 #pragma once
 #include "kernels/cpu/types.h"
 
@@ -24,7 +25,8 @@ struct AttentionKernels {
   // next call, or NULL; this call prefetches it. Blocks are scattered and a page or two long, and
   // hardware prefetchers do not cross pages by themselves.
   void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size,
-                       uint64_t mask, AttendState* state, float* l_block, const void* next);
+                       int64_t value_at, uint64_t mask, AttendState* state, float* l_block,
+                       const void* next);
 
   // Merges state b into a (same g, d).
   void (*merge)(AttendState* a, const AttendState* b, int g, int d);
@@ -45,8 +47,8 @@ struct AttentionKernels {
   size_t (*prefill_scratch_bytes)(int n_q, int g, int d, int block_size);
   void (*attend_prefill)(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                          int64_t window, const uint64_t* tiles, const void* const* blocks,
-                         int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
-                         void* scratch);
+                         int block_size, KvType type, int64_t value_at, const float* sinks,
+                         float* out, int64_t ldo, void* scratch);
 
   // Chooses the key tiles that attend_prefill reads for n_q <= kQueryTile queries of one head. The
   // first query is at pos0, a multiple of kQueryTile. These key tiles are always marked: the first,

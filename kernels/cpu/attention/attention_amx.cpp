@@ -418,8 +418,8 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int) {
 
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                     int64_t window, const uint64_t* tiles, const void* const* blocks,
-                    int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
-                    void* scratch) {
+                    int block_size, KvType type, int64_t value_at, const float* sinks, float* out,
+                    int64_t ldo, void* scratch) {
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   begin_tiles();
@@ -447,7 +447,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     for (int t = 0; t < n; t++) {
       const int64_t token = (t0 + t) % block_size;
       key[t] = static_cast<const char*>(blocks[(t0 + t) / block_size]) + token * row_bytes;
-      value[t] = key[t] + block_size * row_bytes;
+      value[t] = key[t] + value_at;
     }
     pack_keys(key, n, type, d, a);
     pack_values(value, n, type, d, a);

@@ -30,10 +30,11 @@ MergeFactors merge_states(float* m, float* s, float m_part, float s_part) {
 }
 
 void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size,
-                  uint64_t mask, AttendState* state, float* l_block, const void* /*next*/) {
+                  int64_t value_at, uint64_t mask, AttendState* state, float* l_block,
+                  const void* /*next*/) {
   const int64_t row_bytes = kv_row_bytes(type, d);
   const auto* keys = static_cast<const char*>(block);
-  const char* values = keys + block_size * row_bytes;
+  const char* values = keys + value_at;
   for (int h = 0; h < g; h++) {
     float score[64], largest = -INFINITY, sum = 0;
     for (int t = 0; t < block_size; t++) {
@@ -80,8 +81,8 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
 
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                     int64_t window, const uint64_t* tiles, const void* const* blocks,
-                    int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
-                    void* scratch) {
+                    int block_size, KvType type, int64_t value_at, const float* sinks, float* out,
+                    int64_t ldo, void* scratch) {
   const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   auto* k = static_cast<float*>(scratch);
@@ -98,7 +99,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     const auto* block = static_cast<const char*>(blocks[t0 / block_size]);
     for (int64_t t = 0; t < block_size; t++) {
       kv_load(block + t * row_bytes, d, type, k + t * d);
-      kv_load(block + (block_size + t) * row_bytes, d, type, v + t * d);
+      kv_load(block + t * row_bytes + value_at, d, type, v + t * d);
     }
     for (int row = 0; row < n_q * g; row++) {
       const int i = row / g, h = row % g;

@@ -195,11 +195,11 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
 }
 
 template <class S, class Rows>
-void attend_tokens(const float* q, int g, int d, const void* block, int block_size,
+void attend_tokens(const float* q, int g, int d, const void* block, int64_t value_at,
                    const uint8_t* tokens, int n, AttendState* state, float* l_block,
                    const void* next_block) {
   const char *k = static_cast<const char*>(block), *next = static_cast<const char*>(next_block);
-  const char* v = k + block_size * kv_row_bytes(Rows::kType, d);
+  const char* v = k + value_at;
   for (int h = 0; h < g;) {
     const auto some = [&]<int H, int G>() {
       attend_heads<S, Rows, H, G>(q + h * d, d, k, v, tokens, n, state->o + h * d, state->m + h,
@@ -225,8 +225,9 @@ void attend_tokens(const float* q, int g, int d, const void* block, int block_si
 }
 
 template <class S>
-void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size,
-                  uint64_t mask, AttendState* state, float* l_block, const void* next) {
+void attend_block(const float* q, int g, int d, const void* block, KvType type, int /*block_size*/,
+                  int64_t value_at, uint64_t mask, AttendState* state, float* l_block,
+                  const void* next) {
   uint8_t tokens[kMaxTokens];
   int n = 0;
   for (uint64_t rest = mask; rest != 0; rest &= rest - 1)
@@ -238,7 +239,7 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
   const auto attend = type == KvType::F16   ? attend_tokens<S, F16Rows>
                       : type == KvType::F32 ? attend_tokens<S, F32Rows>
                                             : attend_tokens<S, Q8Rows>;
-  attend(q, g, d, block, block_size, tokens, n, state, l_block, next);
+  attend(q, g, d, block, value_at, tokens, n, state, l_block, next);
 }
 
 template <class S>

@@ -120,12 +120,13 @@ size_t prefill_scratch_bytes_simd(int n_q, int g, int d, int) {
 template <class S>
 void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                          int64_t window, const uint64_t* tiles, const void* const* blocks,
-                         int block_size, KvType type, const float* sinks, float* out, int64_t ldo,
-                         void* scratch) {
+                         int block_size, KvType type, int64_t value_at, const float* sinks,
+                         float* out, int64_t ldo, void* scratch) {
   constexpr int kGroup = PrefillScratch<S>::kGroup;
   const PrefillScratch<S> a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   const float scale = 1 / __builtin_sqrtf(static_cast<float>(d));
+  const float* const values = value_at == 0 ? a.k : a.v;
   for (int row = 0; row < a.rows; row++) {
     const int i =
         row < n_rows
@@ -149,7 +150,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
       const char* key =
           static_cast<const char*>(blocks[(t0 + t) / block_size]) + in_block * row_bytes;
       kv_load<S>(key, d, type, a.k + t * d);
-      kv_load<S>(key + block_size * row_bytes, d, type, a.v + t * d);
+      if (value_at != 0) kv_load<S>(key + value_at, d, type, a.v + t * d);
     }
     for (int row = 0; row < a.rows; row += kGroup) {
       if (t0 - pos0 > static_cast<int64_t>(a.last[row + kGroup - 1]))
@@ -164,7 +165,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
       float* o = a.o + static_cast<int64_t>(row) * d;
       multiply<S, false>(a.k, d, 1, n, d, a.q + static_cast<int64_t>(row) * d, a.p);
       softmax_tile<S>(a.p, n, sees, a.last + row, a.m + row, a.s + row, o, d);
-      multiply<S, true>(a.v, 1, d, d, n, a.p, o);
+      multiply<S, true>(values, 1, d, d, n, a.p, o);
     }
   }
   for (int row = 0; row < n_rows; row++) {

@@ -20,6 +20,14 @@ namespace riffle {
 // that threads can share a row. The size is fixed, so that results do not depend on the number of
 // threads.
 static constexpr int kSpanBlocks = 64;
+// With multi-head latent attention a sequence has one row a layer, and a block of it has work for
+// all query heads. Such a row has at most kLatentSpans spans, of at least kLeastSpan blocks.
+static constexpr int kLatentSpans = 32, kLeastSpan = 8;
+
+static int span_blocks_of(const Row& row) {
+  if (!row.values_in_keys) return kSpanBlocks;
+  return std::max(kLeastSpan, (row.n_blocks + kLatentSpans - 1) / kLatentSpans);
+}
 
 static void clear(cpu::AttendState& s, int g, int d) {
   std::fill_n(s.o, g * d, 0.f);
@@ -39,7 +47,8 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
   int64_t longest = 0;
   for (int64_t i = 0; i < step_.n; ++i)
     longest = std::max(longest, layout.blocks(step_.position(i) + 1));
-  const int64_t spans = (longest + kSpanBlocks - 1) / kSpanBlocks;
+  const int64_t spans =
+      layout.values_in_keys ? kLatentSpans : (longest + kSpanBlocks - 1) / kSpanBlocks;
   const int64_t state_stride = (int64_t(g) * d + 2 * g + 15) / 16 * 16;
   states_.reserve(n_rows * spans * state_stride * sizeof(float));
   span_states_.resize(std::max<size_t>(span_states_.size(), n_rows * spans));
@@ -72,10 +81,12 @@ void CpuDevice::prepare_rows(int layer, const float* q, const Selector& selector
     r.row.bound_factor = kv.bound_factor.data();
     r.row.kernels = kernels_;
     r.row.layer = layer;
+    r.row.source = store_.shape().source(layer);
     r.row.head = r.head;
     r.row.blocks = kv.blocks.data();
     r.row.tail = kv_->tail(*r.sequence, layer, r.head);
     r.row.type = layout.type;
+    r.row.values_in_keys = layout.values_in_keys;
     r.row.state = r.sequence->selection.get();
     r.list_q = nullptr;
     r.plan = &plans_[i];
@@ -109,7 +120,7 @@ void CpuDevice::plan_row(ActiveRow& r, const Selector& selector) {
   if (r.list_q) place_row(r);
   const int m = selector.microbatch(), size = r.plan->size();
   r.span_blocks =
-      m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs one state for all attended blocks
+      m > 0 ? std::max(size, 1) : span_blocks_of(r.row);  // a test needs one state for all blocks
   r.n_spans = (size + r.span_blocks - 1) / r.span_blocks;
   if (r.plan->attended) r.n_spans = 1;  // an empty one
   r.at = 0;
@@ -146,7 +157,8 @@ void CpuDevice::attend_positions(ActiveRow& r, int begin, int end, float* l_bloc
     const float weight = r.plan->log_weight(i);
     for (int h = 0; weight != 0 && h < r.row.g; ++h) state.m[h] -= weight;
     kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type,
-                                     layout.block_size, token_mask(r, i), &state, l_block, next);
+                                     layout.block_size, r.row.value_offset(), token_mask(r, i),
+                                     &state, l_block, next);
     for (int h = 0; weight != 0 && h < r.row.g; ++h) state.m[h] += weight;
     data = next;
   }
@@ -205,7 +217,8 @@ void CpuDevice::finish_row(ActiveRow& r, float* out) {
 
 void CpuDevice::attend_in_place(int64_t n_rows, const Selector& selector) {
   bool one_span = true;
-  for (int64_t i = 0; i < n_rows; ++i) one_span &= rows_[i].row.n_blocks <= kSpanBlocks;
+  for (int64_t i = 0; i < n_rows; ++i)
+    one_span &= rows_[i].row.n_blocks <= span_blocks_of(rows_[i].row);
   if (selector.microbatch() > 0 || one_span) {
     threads_->parallel_for(n_rows, [&](int64_t i, int thread) {
       ActiveRow& r = rows_[i];
@@ -223,8 +236,8 @@ void CpuDevice::attend_in_place(int64_t n_rows, const Selector& selector) {
   work_.clear();
   for (int64_t i = 0; i < n_rows; ++i)
     for (int s = 0; s < rows_[i].n_spans; ++s)
-      work_.push_back(
-          {&rows_[i], s * kSpanBlocks, std::min(rows_[i].plan->size(), (s + 1) * kSpanBlocks)});
+      work_.push_back({&rows_[i], s * rows_[i].span_blocks,
+                       std::min(rows_[i].plan->size(), (s + 1) * rows_[i].span_blocks)});
   run_work(selector);
   for (int64_t i = 0; i < n_rows; ++i) rows_[i].at = rows_[i].plan->size();
 }
@@ -281,7 +294,7 @@ void CpuDevice::grant(int64_t quota, int lookahead, int microbatch) {
       continue;
     }
     for (int b = r->at, next; b < end; b = next) {
-      next = std::min(end, (b / kSpanBlocks + 1) * kSpanBlocks);
+      next = std::min(end, (b / r->span_blocks + 1) * r->span_blocks);
       work_.push_back({r, b, next});
     }
   }
@@ -343,8 +356,8 @@ void CpuDevice::measure_coverage(int64_t n_rows) {
     cpu::AttendState all{base, base + g * d, base + g * d + g};
     const auto add = [&](int b, uint64_t mask) {
       kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type,
-                                       layout.block_size, mask, &all, base + g * d + 2 * g,
-                                       nullptr);
+                                       layout.block_size, r.row.value_offset(), mask, &all,
+                                       base + g * d + 2 * g, nullptr);
     };
     if (r.plan->n_sampled() > 0) {  // samples do not count as covered
       clear(all, g, d);
@@ -381,8 +394,10 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
   if (kv_->in_place()) attend_in_place(n_rows, selector);
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
+  restore_values(layer, out, step_.n, int64_t(config_.heads(layer)) * d);
   if (step_.coverage) measure_coverage(n_rows);
   reports_.resize(n_rows);
+  counted_sets_.resize(heads);
   for (int64_t i = 0; i < n_rows; ++i) {
     const ActiveRow& r = rows_[i];
     reports_[i] = {r.row.n_blocks,
@@ -397,8 +412,13 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
     if (step_.working_set == 0) continue;
     WorkingSet& set = *r.sequence->working_set;
     const auto row = static_cast<size_t>(store_.shape().first_head(layer)) + r.head;
+    // A layer that attends to an earlier layer's blocks counts those that it adds to that layer's.
+    RowSets& before = counted_sets_[r.head];
+    if (step_.ahead_of(i / heads) == 0)
+      before = store_.shape().source(layer) == layer ? RowSets{} : set.sizes(row);
     set.add(row, r.plan->order().data(), r.at);
     reports_[i].working_sets = set.sizes(row);
+    for (int w = 0; w < kWindows; ++w) reports_[i].working_sets[w] -= before[w];
   }
   if (step_.report) step_.report(layer, reports_.data());
 }

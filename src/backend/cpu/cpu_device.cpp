@@ -158,6 +158,12 @@ void CpuDevice::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32
   const Rope& r = config_.ropes[rope];
   const int d = config_.rope_head(r);
   const RopePairs pairs = {config_.rope_interleaved, r.rotated > 0 ? r.rotated : d};
+  if (r.skipped > 0)
+    return for_rows(threads_, n, [&](int64_t i) {
+      for (int h = 0; h < n_heads; ++h)
+        kernels_->linear.rope(x + i * ld + int64_t(h) * (r.skipped + d) + r.skipped, 1, d, 1, d,
+                              cos_sin_[rope].data(), pos + i, pairs);
+    });
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
     kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads, d,
@@ -182,7 +188,7 @@ void CpuDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0,
   rotate(x, n, ld, n_heads, positions_.data(), rope);
   norm_rotated(x, n, ld, n_heads, norm);
   if (!store_.shape().layout(0).transforms_keys()) return;  // all layers have the same type
-  const int d = config_.rope_head(config_.ropes[rope]);
+  const int d = config_.rope_head(config_.ropes[rope]) + config_.ropes[rope].skipped;
   threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads, d); });
 }
 
@@ -193,6 +199,14 @@ void CpuDevice::shift_keys(float* k, int64_t n, std::span<const float> centre, f
 
 void CpuDevice::transform(float* heads, int n_heads, int d) {
   for (int h = 0; h < n_heads; ++h) hadamard(heads + int64_t(h) * d, d);
+}
+
+void CpuDevice::restore_values(int layer, float* out, int64_t n, int64_t ldo) {
+  const BlockLayout layout = store_.shape().layout(layer);
+  if (!layout.values_in_keys || !layout.transforms_keys()) return;
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    transform(out + i * ldo, config_.n_heads, layout.head_dim);  // it is its own inverse
+  });
 }
 
 void CpuDevice::split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
@@ -250,6 +264,7 @@ const float* CpuDevice::ffn_in(const ExpertWeights& w, const Tensor& xielu, cons
 }
 
 void CpuDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  if (config_.experts.next_to_ffn && !w.experts.empty()) return ffn_next_to_experts(w, x, n, phase);
   if (!w.experts.empty()) return experts_ffn(w, x, n, phase);
   const ExpertWeights ffn = {w.w1, w.w3, w.w2, w.b1, w.b3, w.b2};
   Linear down;
@@ -271,8 +286,11 @@ void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase p
   products_.multiply({&out, 1}, in, n, phase);
   products_.add_bias(out, n);
   routed_.resize(n * used);
+  const auto* const scales = static_cast<const float*>(w.expert_scales.data);
   threads_->parallel_for(n, [&](int64_t i, int) {
     const ExpertsConfig& c = config_.experts;
+    for (int e = 0; c.score_scale != 1 && e < experts; ++e)
+      scores[i * experts + e] *= c.score_scale;
     Routed* const routed = routed_.data() + i * used;
     const auto* const bias = static_cast<const float*>(w.choice_bias.data);
     if (c.routing.sigmoid)
@@ -282,14 +300,24 @@ void CpuDevice::route(const LayerWeights& w, const float* in, int64_t n, Phase p
       route_by_biased_softmax(scores + i * experts, bias, experts, used, c.renormalised, c.routing,
                               routed);
     else route_row(scores + i * experts, experts, used, c.renormalised, routed);
+    for (int k = 0; scales && k < used; ++k) routed[k].weight *= scales[routed[k].expert];
+    if (!c.routing.sigmoid && c.routing.scale != 1)
+      for (int k = 0; k < used; ++k) routed[k].weight *= c.routing.scale;
   });
 }
 
-// A row's results are added in order of falling weight, so its bits do not depend on other rows.
 void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
-  const int64_t dim = config_.dim, used = config_.experts.n_used;
   const float* in = normed(&w.ffn_norm, x, n);
   route(w, in, n, phase);
+  add_experts(w, in, n, phase, x);
+  if (w.shared.w2.rows > 0) shared_ffn(w, in, x, n, phase);
+}
+
+// Adds the results of the experts in routed_. A row's results are added in order of falling weight,
+// so its bits do not depend on other rows.
+void CpuDevice::add_experts(const LayerWeights& w, const float* in, int64_t n, Phase phase,
+                            float* x) {
+  const int64_t dim = config_.dim, used = config_.experts.n_used;
   expert_out_.reserve(n * used * dim * sizeof(float));
   expert_at_.resize(n * used);
   const float* outs = expert_out_.as<float>();
@@ -300,7 +328,61 @@ void CpuDevice::experts_ffn(const LayerWeights& w, float* x, int64_t n, Phase ph
       for (int64_t c = 0; c < dim; ++c) x[i * dim + c] += routed_[k].weight * y[c];
     }
   });
-  if (w.shared.w2.rows > 0) shared_ffn(w, in, x, n, phase);
+}
+
+void CpuDevice::ffn_next_to_experts(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  const int64_t count = n * config_.dim;
+  ffn_and_experts_.reserve(2 * count * sizeof(float));
+  float *const dense = ffn_and_experts_.as<float>(), *const chosen = dense + count;
+  const float* const values =
+      ffn_in({w.w1, w.w3, w.w2, w.b1, w.b3, w.b2}, w.xielu, normed(&w.ffn_norm, x, n), n, phase);
+  const LinearOut down = {&w.w2, dense, config_.dim, &w.b2};
+  products_.multiply({&down, 1}, values, n, phase);
+  products_.add_bias(down, n);
+  rmsnorm(dense, w.ffn_out_norm, n, config_.post_norm_eps, dense);
+  route(w, normed(&w.router_norm, x, n), n, phase);
+  std::fill_n(chosen, count, 0.f);
+  add_experts(w, normed(&w.expert_norm, x, n), n, phase, chosen);
+  rmsnorm(chosen, w.expert_out_norm, n, config_.post_norm_eps, chosen);
+  add(dense, chosen, count);
+  rmsnorm(dense, w.post_ffn_norm, n, config_.post_norm_eps, dense);
+  add(x, dense, count);
+}
+
+void CpuDevice::add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
+                                    Phase phase) {
+  const Weights& all = model_.weights;
+  const LayerWeights& w = all.layers[layer];
+  const int64_t dim = config_.dim, width = config_.layer_embedding_dim;
+  tokens_row_.reserve(n * dim * sizeof(float));
+  token_part_.reserve(n * width * sizeof(float));
+  layer_part_.reserve(n * width * sizeof(float));
+  auto *const rows = tokens_row_.as<float>(), *const part = token_part_.as<float>(),
+              *const gate = layer_part_.as<float>();
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    kernels_->linear.dequant_row(all.embedding.type, all.embedding.data, dim, tokens[i],
+                                 rows + i * dim);
+  });
+  const LinearOut projected = {&w.layer_projection, part, width},
+                  gated = {&w.embedding_gate, gate, width};
+  products_.multiply({&projected, 1}, rows, n, phase);
+  norm_heads(part, n, 1, all.layer_projection_norm);
+  const float root = std::sqrt(static_cast<float>(width)), half = std::sqrt(0.5f);
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    float *const own = rows + i * dim, *const sum = part + i * width;
+    kernels_->linear.dequant_row(all.layer_embedding.type, all.layer_embedding.data, width,
+                                 tokens[i] * int64_t(config_.n_layers) + layer, own);
+    for (int64_t j = 0; j < width; ++j) sum[j] = (sum[j] + own[j] * root) * half;
+  });
+  products_.multiply({&gated, 1}, x, n, phase);
+  Linear out;
+  out.x = products_.activate(config_.activation, gate, part, n * width);
+  out.n = n;
+  out.outs[0] = {&w.embedding_out, x, dim};
+  out.post_norm = &w.embedding_norm;
+  out.add = true;
+  out.phase = phase;
+  linear(out);
 }
 
 // Adds the output of the shared expert. in: the normalised rows.
@@ -359,8 +441,9 @@ void CpuDevice::store_prefill(int layer, const float* k, const float* v, int64_t
       std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
       std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
-                                   row + layout.value_offset());
+      if (!layout.values_in_keys)
+        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                     row + layout.value_offset());
     }
   });
 }
@@ -379,8 +462,12 @@ class CpuDevice::CpuPrompt : public Prompt {
   }
   void begin_layer(int layer) override {
     at_ = layer;
-    layer_ =
-        device_.kv_->prefill_layer(*request_.sequence, layer, request_.n_total, request_.chunk);
+    const KvShape& shape = device_.store_.shape();
+    // Rows of later layers read this layer's keys once the keys of all rows are there.
+    const bool read_later = request_.all_rows && shape.is_source(shape.source(layer));
+    layer_ = device_.kv_->prefill_layer(
+        *request_.sequence, layer, request_.n_total,
+        read_later ? std::max(request_.chunk, request_.n) : request_.chunk);
     layer_.unrotated = request_.sequence->unrotated;
     means_.n = 0;
     means_.most = request_.n_total / kKeyTile;
@@ -425,6 +512,9 @@ class CpuDevice::CpuStep : public Step {
   void embed(const Tensor& table, float* x) override {
     device_.embed(table, device_.step_.tokens, device_.step_.n, x);
   }
+  void add_layer_embedding(int layer, float* x) override {
+    device_.add_layer_embedding(layer, device_.step_.tokens, device_.step_.n, x, Phase::Decode);
+  }
   void append(int layer, float* q, float* k, const float* v) override {
     device_.append_step(layer, q, k, v);
   }
@@ -468,35 +558,41 @@ void CpuDevice::append_step(int layer, float* q, float* k, const float* v) {
   const int heads = config_.kv_heads(layer), q_heads = config_.heads(layer), d = layout.head_dim;
   const LayerWeights& w = model_.weights.layers[layer];
   rotate(q, step_.n, int64_t(q_heads) * d, q_heads, positions_.data(), config_.query_rope(layer));
-  rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
+  if (k)
+    rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
   norm_rotated(q, step_.n, int64_t(q_heads) * d, q_heads, rotated_norm(w.q_norm));
-  norm_rotated(k, step_.n, int64_t(heads) * d, heads, rotated_norm(w.k_norm));
+  if (k) norm_rotated(k, step_.n, int64_t(heads) * d, heads, rotated_norm(w.k_norm));
   for (int64_t i = 0; layout.transforms_keys() && i < step_.n; ++i) {
     if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
     transform(q + i * q_heads * d, q_heads, d);
+    if (!k) continue;
     transform(k + i * heads * d, heads, d);
     shift_keys(k + i * heads * d, 1, key_centre(layer), -1);
   }
   if (step_.attention) {
     sourced_k_.reserve(step_.n * heads * d * sizeof(float));
     sourced_v_.reserve(step_.n * heads * d * sizeof(float));
-    k = sourced_k_.as<float>();
+    const bool own = k;
+    k = own ? sourced_k_.as<float>() : nullptr;
     v = sourced_v_.as<float>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const int64_t at = i * heads * d;
       const auto position = static_cast<int32_t>(step_.position(i));
-      step_.attention->keys(layer, position, 1, heads, d, layout.block_size, k + at,
-                            sourced_v_.as<float>() + at);
-      step_.attention->query(layer, position, q_heads, heads, d, q + i * q_heads * d);
+      if (own)
+        step_.attention->keys(layer, position, 1, heads, d, layout.block_size, k + at,
+                              sourced_v_.as<float>() + at);
+      step_.attention->query(store_.shape().source(layer), position, q_heads, heads, d,
+                             q + i * q_heads * d);
     }
   }
-  for (int64_t i = 0; i < step_.n; ++i)
+  for (int64_t i = 0; k && i < step_.n; ++i)
     for (int h = 0; h < heads; ++h) {
       std::byte* row = kv_->tail(*step_.sequences[i], layer, h) +
                        step_.position(i) % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
-                                   row + layout.value_offset());
+      if (!layout.values_in_keys)
+        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                     row + layout.value_offset());
     }
 }
 
@@ -504,6 +600,7 @@ void CpuDevice::attend_prefill(const PrefillAttention& a) {
   if (a.kv.unrotated) attend_prefill_list(a);
   else if (a.share > 0) attend_prefill_tiles(a);
   else attend_prefill_dense(a);
+  restore_values(a.layer, a.out, a.n, a.ldo);
   if (!a.last || !a.sequence->selection || !store_.shape().selects(a.layer)) return;
   const int d = config_.head_size(a.layer), heads = config_.kv_heads(a.layer),
             g = config_.heads(a.layer) / heads;
@@ -544,8 +641,8 @@ void CpuDevice::attend_prefill_dense(const PrefillAttention& a) {
     kernels_->attention.attend_prefill(
         a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window, nullptr,
         reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks), layout.block_size,
-        layout.type, sinks(a.layer, h), a.out + i0 * a.ldo + h * g * d, a.ldo,
-        thread_scratch_[thread].data());
+        layout.type, static_cast<int64_t>(layout.value_offset()), sinks(a.layer, h),
+        a.out + i0 * a.ldo + h * g * d, a.ldo, thread_scratch_[thread].data());
   });
 }
 

@@ -33,7 +33,10 @@ class CpuDevice : public Device {
     key_centres_ = std::move(centres);
   }
   void linear(const Linear& args) override;
+  void multiply_heads(const HeadProducts& args) override { products_.multiply_heads(args); }
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
+  void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
+                           Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
   void norm_rows(const float* x, int64_t n, const Tensor& weight, float* out, int64_t ldo) override;
   void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
@@ -107,6 +110,8 @@ class CpuDevice : public Device {
                       Phase phase);
   void shared_ffn(const LayerWeights& w, const float* in, float* x, int64_t n, Phase phase);
   void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
+  void add_experts(const LayerWeights& w, const float* in, int64_t n, Phase phase, float* to);
+  void ffn_next_to_experts(const LayerWeights& w, float* x, int64_t n, Phase phase);
   void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
   // Operations of a prompt.
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv, int layer);
@@ -138,6 +143,8 @@ class CpuDevice : public Device {
   static void shift_keys(float* k, int64_t n, std::span<const float> centre, float sign);
   // Transforms a token's heads of d values (BlockLayout::transforms_keys).
   static void transform(float* heads, int n_heads, int d);
+  // Undoes the transform of n rows of attended values, if values are transformed keys.
+  void restore_values(int layer, float* out, int64_t n, int64_t ldo);
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_parts(int64_t n_rows, const Selector& selector);
@@ -189,9 +196,10 @@ class CpuDevice : public Device {
   StepRequest step_;                // the current step
   std::vector<int32_t> positions_;  // positions of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
-  bool chooses_tiles_ = false;   // BackendOptions::chooses_tiles
-  bool waits_ = false;           // rows wait for blocks that others load
-  std::vector<Row> layer_rows_;  // rows of one sequence
+  std::vector<RowSets> counted_sets_;  // [KV head]: blocks of earlier layers that share theirs
+  bool chooses_tiles_ = false;         // BackendOptions::chooses_tiles
+  bool waits_ = false;                 // rows wait for blocks that others load
+  std::vector<Row> layer_rows_;        // rows of one sequence
   // For each entry of Config::ropes: [positions][head_dim/2][2].
   std::vector<std::vector<float>> cos_sin_;
   std::vector<std::vector<float>> key_centres_;  // [layer]; empty without 8-bit KV
@@ -203,9 +211,10 @@ class CpuDevice : public Device {
       coverage_;
   std::vector<Buffer> thread_scratch_;
   // Buffers of a mixture of experts: scores [rows][experts], and the experts' results.
-  Buffer router_, expert_out_;
-  std::vector<Routed> routed_;      // [rows][experts.n_used], by falling weight
-  std::vector<int32_t> expert_at_;  // place of each entry of routed_ in expert_out_
+  Buffer router_, expert_out_, ffn_and_experts_;
+  Buffer tokens_row_, token_part_, layer_part_;  // buffers of per-layer embeddings
+  std::vector<Routed> routed_;                   // [rows][experts.n_used], by falling weight
+  std::vector<int32_t> expert_at_;               // place of each entry of routed_ in expert_out_
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;
   std::vector<cpu::AttendState> span_states_;

@@ -30,6 +30,9 @@ static void add_activations(const Config& c, const BackendOptions& options, Memo
   add("normalised rows and products", {2, chunk, dim});
   if (c.experts.shared_dim > 0) add("FFN", {2, chunk, uint64_t(c.experts.shared_dim)});
   if (c.experts.n > 0) add("results of experts", {2, chunk, uint64_t(c.experts.n_used), dim});
+  if (c.experts.next_to_ffn) add("results of FFNs and experts", {2, chunk, dim});
+  if (const uint64_t width = c.layer_embedding_dim; width > 0)
+    add("per-layer embeddings", {chunk, 2 * width + dim});
   // Logits of the current step and of the last one.
   add("logits", {2, step_rows, uint64_t(c.vocab_size)});
 }
@@ -43,7 +46,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
   const int64_t chunk = std::min(o.prefill_chunk, o.n_ctx);
   const std::vector<const cpu::Kernels*> choices =
       o.isa == IsaChoice::AUTO ? kernel_choices() : std::vector{options.kernels};
-  uint64_t packed = 0, products = 0, attention = 0;
+  uint64_t packed = 0, products = 0, attention = 0, heads = 0;
   const auto see = [&](const Tensor& w) {
     if (w.rows == 0) return;
     for (const cpu::Kernels* kernels : choices) {
@@ -55,9 +58,18 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
     for (const Tensor* w : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w2, &l.w3, &l.router})
       see(*w);
     for (const Tensor& w : l.mix) see(w);
+    for (const Tensor* w : {&l.layer_projection, &l.embedding_gate, &l.embedding_out}) see(*w);
     if (!l.experts.empty())
       for (const Tensor* w : {&l.experts[0].w1, &l.experts[0].w2, &l.experts[0].w3}) see(*w);
     for (const Tensor* w : {&l.shared.w1, &l.shared.w2, &l.shared.w3}) see(*w);
+    see(l.wq_a);
+    for (const std::vector<Tensor>* w : {&l.k_b, &l.v_b})
+      for (const cpu::Kernels* kernels :
+           w->empty() ? std::vector<const cpu::Kernels*>() : choices) {
+        const int64_t rows = std::min(chunk, CpuProducts::kHeadRows);
+        heads = std::max(heads, CpuProducts::packed_bytes(*kernels, f32_kv, w->front(), rows));
+        products = std::max(products, CpuProducts::scratch_bytes(*kernels, f32_kv, w->front()));
+      }
   }
   see(model.weights.output);
   for (int layer = 0; layer < c.n_layers; ++layer) {
@@ -77,7 +89,7 @@ static void add_scratch(const Model& model, const BackendOptions& options, Memor
            product({uint64_t(c.widest_kv()), uint64_t(o.n_ctx / kKeyTile), sizeof(float)}));
   add_to(list, MemoryUse::ACTIVATIONS, "rows packed for products", packed);
   add_to(list, MemoryUse::ACTIVATIONS, "scratch of threads",
-         product({uint64_t(o.n_threads), sum({products, attention})}));
+         product({uint64_t(o.n_threads), sum({products, attention, heads})}));
 }
 
 // Adds the digests of all sessions, and an emulated GPU's page tables and newest blocks.
@@ -86,7 +98,7 @@ static void add_digests(const KvShape& shape, const BackendOptions& options, Mem
   const uint64_t blocks = shape.in_blocks(o.n_ctx), sessions = o.n_sessions;
   const DigestSpec spec = digest_spec(o.selection);
   for (int layer = 0; layer < shape.n_layers(); ++layer)
-    if (shape.selects(layer))
+    if (shape.indexed(layer))
       add_to(list, MemoryUse::DIGESTS, "digests of blocks",
              product({sessions, uint64_t(shape.heads(layer)), blocks,
                       spec.bytes(shape.layer(layer).head_dim)}));
@@ -103,7 +115,7 @@ DeviceNeeds plan_cpu(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const KvShape shape = kv_shape(c, options);
   DeviceNeeds needs;
-  needs.weights = model.weight_bytes;
+  needs.weights = model.resident_bytes();
   add_activations(c, options, needs.buffers);
   add_scratch(model, options, needs.buffers);
   add_digests(shape, options, needs.buffers);
@@ -120,7 +132,10 @@ DeviceNeeds plan_cpu(const Model& model, const BackendOptions& options) {
     add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer with a window", most);
     return needs;
   }
-  add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer", shape.largest_layer(o.n_ctx));
+  uint64_t layers = shape.largest_layer(o.n_ctx);
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    if (shape.is_source(layer)) layers += shape.layer_bytes(layer, o.n_ctx);
+  add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer", layers);
   needs.per_slot = shape.largest_block();
   needs.min_slots =
       row_slots(o.selection) * (o.pool_per_layer ? c.n_layers : 1) + int64_t(shape.heads());

@@ -44,7 +44,11 @@ class Shares {
 }  // namespace
 
 CpuProducts::CpuProducts(const cpu::Kernels* kernels, bool f32_kv, ThreadPool* threads)
-    : kernels_(kernels), f32_kv_(f32_kv), threads_(threads), thread_scratch_(threads->size()) {}
+    : kernels_(kernels),
+      f32_kv_(f32_kv),
+      threads_(threads),
+      thread_scratch_(threads->size()),
+      thread_packed_(threads->size()) {}
 
 const cpu::GemvKernels& CpuProducts::gemv_of(DType type) const {
   const cpu::LinearKernels& k = kernels_->linear;
@@ -141,6 +145,44 @@ void CpuProducts::multiply(std::span<const LinearOut> outs, const float* x, int6
     const Tensor& w = *outs[o].weight;
     gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
                         outs[o].ldy, thread_scratch_[thread].data());
+  });
+}
+
+// In prompts a thread packs some rows of a head and multiplies them by all of the head's weights.
+void CpuProducts::multiply_heads(const HeadProducts& a) {
+  const auto heads = static_cast<int64_t>(a.weights->size());
+  const Tensor& one = a.weights->front();
+  const int64_t cols = one.cols;
+  for_rows(threads_, a.copied > 0 ? a.n : 0, [&](int64_t i) {
+    for (int64_t h = 0; h < heads; ++h)
+      std::copy_n(a.x + i * a.ldx + h * a.x_head + cols, a.copied,
+                  a.y + i * a.ldy + h * a.y_head + one.rows);
+  });
+  if (a.phase == Phase::Decode) {
+    const cpu::GemvKernels& gemv = gemv_of(one.type);
+    const size_t bytes = gemv.act_bytes(one.type, cols);
+    Buffer& acts = acts_[static_cast<int>(one.type)];
+    acts.reserve(bytes * a.n * heads);
+    prepared_.resize(heads);
+    threads_->parallel_for(heads, [&](int64_t h, int) {
+      char* const to = acts.as<char>() + h * a.n * bytes;
+      for (int64_t i = 0; i < a.n; ++i)
+        gemv.encode(one.type, a.x + i * a.ldx + h * a.x_head, cols, to + i * bytes);
+      prepared_[h] = {&(*a.weights)[h], to, a.n, a.y + h * a.y_head, a.ldy};
+    });
+    return multiply(std::span<const Prepared>(prepared_));
+  }
+  const cpu::GemmKernels& gemm = gemm_of(one.type);
+  for (Buffer& b : thread_scratch_) b.reserve(gemm.scratch_bytes(cols));
+  for (Buffer& b : thread_packed_) b.reserve(gemm.pack_bytes(std::min(a.n, kHeadRows), cols));
+  const int64_t parts = (a.n + kHeadRows - 1) / kHeadRows;
+  threads_->parallel_for(heads * parts, [&](int64_t item, int thread) {
+    const int64_t h = item % heads, first = item / heads * kHeadRows,
+                  n = std::min(kHeadRows, a.n - first);
+    void* const packed = thread_packed_[thread].data();
+    gemm.pack(a.x + first * a.ldx + h * a.x_head, a.ldx, n, cols, 0, n, packed);
+    gemm.run(one.type, (*a.weights)[h].data, cols, 0, one.rows, packed, n,
+             a.y + first * a.ldy + h * a.y_head, a.ldy, thread_scratch_[thread].data());
   });
 }
 

@@ -36,6 +36,7 @@ class CpuProducts {
 
   // Computes products of the same x [n][cols].
   void multiply(std::span<const LinearOut> outs, const float* x, int64_t n, Phase phase);
+  void multiply_heads(const HeadProducts& args);
   void add_bias(const LinearOut& out, int64_t n);
   // With a gate: gate = activation(gate) * up. RELU_SQUARED: up = max(0, up)^2. Returns the one
   // that has the results.
@@ -59,6 +60,8 @@ class CpuProducts {
   static uint64_t packed_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight,
                                int64_t n);
   static uint64_t scratch_bytes(const cpu::Kernels& kernels, bool f32_kv, const Tensor& weight);
+  // Most rows that a thread packs for multiply_heads.
+  static constexpr int64_t kHeadRows = 128;
 
  private:
   const cpu::GemmKernels& gemm_of(DType type) const;
@@ -72,7 +75,8 @@ class CpuProducts {
   ThreadPool* threads_;
   // Scratch that grows as needed and stays.
   Buffer acts_[kNumDTypes], packed_[Linear::kMaxOuts];
-  std::vector<Buffer> thread_scratch_;
+  std::vector<Buffer> thread_scratch_, thread_packed_;
+  std::vector<Prepared> prepared_;
   std::vector<int64_t> begin_;  // the first granule of each product, and the end of the last
 };
 

@@ -77,7 +77,8 @@ void CpuDevice::attend_prefill_tiles(const PrefillAttention& a) {
         counts[thread].read += std::popcount(tiles[i]);
     }
     kernels.attend_prefill(q, a.ldq, n_q, 1, d, from, 0, whole ? tiles : nullptr, blocks,
-                           layout.block_size, layout.type, sink,
+                           layout.block_size, layout.type,
+                           static_cast<int64_t>(layout.value_offset()), sink,
                            a.out + (from - a.pos0) * a.ldo + head * d, a.ldo, scratch);
   });
   for (const TileCounts& c : counts) a.counts->seen += c.seen, a.counts->read += c.read;

@@ -112,7 +112,8 @@ Family step_attention_family(const Data& d) {
             std::fill(out, out + kGroup * kHeadDim, 0.0f);
             for (const void* block : d.blocks)
               k.attention.attend_block(d.in.as<float>(), kGroup, kHeadDim, block, kKv, kBlockSize,
-                                       (1 << kBlockSize) - 1, &state, blocks, block);
+                                       kBlockBytes / 2, (1 << kBlockSize) - 1, &state, blocks,
+                                       block);
           },
           [](cpu::Kernels& to, const cpu::Kernels& from) {
             to.attention.attend_block = from.attention.attend_block;
@@ -125,8 +126,8 @@ Family prompt_attention_family(const Data& d) {
             const int n = prompt_tokens(a);
             const int64_t ld = kGroup * kHeadDim, tokens = kBlocks * kBlockSize;
             a.attend_prefill(d.in.as<float>(), ld, n, kGroup, kHeadDim, tokens - n, 0, nullptr,
-                             d.blocks.data(), kBlockSize, kKv, nullptr, d.out.as<float>(), ld,
-                             d.scratch.data());
+                             d.blocks.data(), kBlockSize, kKv, kBlockBytes / 2, nullptr,
+                             d.out.as<float>(), ld, d.scratch.data());
           },
           [](cpu::Kernels& to, const cpu::Kernels& from) {
             to.attention.prefill_tile = from.attention.prefill_tile;

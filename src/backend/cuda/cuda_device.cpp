@@ -514,6 +514,22 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
 
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
+  if (c.latent) {
+    text =
+        "the model has multi-head latent attention, for which this device has no kernels yet: use "
+        "device cpu";
+    return false;
+  }
+  const auto shared =
+      std::ranges::find_if(c.layers, [](const auto& l) { return l.kv_source >= 0; });
+  if (shared != c.layers.end() || c.layer_embedding_dim > 0 || c.experts.next_to_ffn) {
+    text = std::string("the CUDA kernels lack ") +
+           (shared != c.layers.end()    ? "layers that attend to an earlier layer's keys and values"
+            : c.layer_embedding_dim > 0 ? "per-layer embeddings"
+                                        : "experts next to a layer's FFN") +
+           ": use device cpu";
+    return false;
+  }
   int last = -1;  // the last layer with attention that was checked; one like it needs no check
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (c.recurs(layer)) {

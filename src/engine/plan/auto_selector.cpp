@@ -15,13 +15,13 @@ static constexpr int64_t kGpu = 16384;
 static constexpr int64_t kCpu = 3072;
 static constexpr int64_t kStep = 1024;
 
-// No real weights of a model with recurrent layers, or of Gemma 4, were at hand to test whether
-// share keeps its answers, so auto reads everything there, from host memory where the pool is too
-// small. Only Gemma 4 has value_norm.
+// No real weights of a model with recurrent layers or latent attention, or of Gemma 4, were at hand
+// to test whether share keeps its answers, so auto reads everything there, from host memory where
+// the pool is too small. Only Gemma 4 has value_norm.
 static constexpr int64_t kUntested = INT32_MAX;
 
 bool auto_may_share(const Config& config) {
-  return config.recurrence.kind == Recurrence::NONE && !config.value_norm;
+  return config.recurrence.kind == Recurrence::NONE && !config.value_norm && !config.latent;
 }
 
 int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r) {
@@ -68,8 +68,8 @@ static std::string with_commas(int64_t n) {
 std::string selector_note(const BackendOptions& options, const Selection& s) {
   if (s.selector != SelectorKind::AUTO) return "";
   if (options.everything_below == kUntested)
-    return "selector auto: dense, since share is not tested on models with recurrent layers, "
-           "nor on Gemma 4";
+    return "selector auto: dense, since share is not tested on models with recurrent layers or "
+           "multi-head latent attention, nor on Gemma 4";
   const std::string tokens = with_commas(options.everything_below);
   if (options.without_auto(s).selector == SelectorKind::DENSE)
     return format("selector auto: dense, since share is faster only beyond %s tokens",

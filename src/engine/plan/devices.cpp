@@ -94,10 +94,6 @@ static const char* why_no_gpu(const ResolvedOptions& r) {
 // Lists of tokens need no check here. Layers without a window are alike, so if layers differ, one
 // of them has a window, and Engine::check_selector refuses lists for such a model.
 void require_supported(const KvShape& shape, const ContextOptions& o) {
-  if (const std::string other = shape.other_data(); !other.empty())
-    fail(RIFFLE_UNSUPPORTED,
-         "%s, expected keys and values of its own: riffle has no kernels for such layers yet",
-         other.c_str());
   if (const std::string uneven = shape.uneven_choice(); !uneven.empty())
     fail(RIFFLE_UNSUPPORTED,
          "%s, expected the same number and size of KV heads in all layers without a sliding window",

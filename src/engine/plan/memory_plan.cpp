@@ -100,6 +100,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
   r.layout.block_size = o.block_size;
   r.layout.head_dim = config.head_dim;
   r.layout.type = static_cast<KvType>(o.kv_type);
+  r.layout.values_in_keys = static_cast<bool>(config.latent);
   r.slots = o.slots;
   const MemoryLimits limits;
   r.host_memory = limits.total();

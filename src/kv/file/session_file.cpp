@@ -166,9 +166,9 @@ class Reader {
       number("layer's shape", h.shape_of[i], 0, h.n_shapes - 1);
       const disk::Shape& shape = h.shapes[h.shape_of[i]];
       LayerShape& layer = layers[i];
-      number("shape's kind", shape.keeps, 0, static_cast<int>(LayerKeeps::STATE));
+      number("shape's kind", shape.keeps, 0, static_cast<int>(LayerKeeps::KEYS));
       layer.keeps = static_cast<LayerKeeps>(shape.keeps);
-      if (layer.keeps == LayerKeeps::WINDOW_KV) bad("shape's kind", "1", "0, 2 or 3");
+      if (layer.keeps == LayerKeeps::WINDOW_KV) bad("shape's kind", "1", "0, 2, 3 or 4");
       const bool has_heads = layer.keeps != LayerKeeps::STATE;
       number("shape's n_kv_heads", shape.n_kv_heads, has_heads, has_heads ? kMaxKvHeads : 0);
       number("shape's head_dim", shape.head_dim, has_heads, has_heads ? kMaxHeadDim : 0);

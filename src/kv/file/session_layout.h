@@ -18,7 +18,7 @@ inline constexpr uint64_t kMaxStates = 64;  // the most states of a session
 inline constexpr int kMaxShapes = 16;       // the most different shapes
 
 // Data that a layer keeps: 0 keys and values, 2 none, since it uses an earlier layer's, 3 a
-// recurrent state.
+// recurrent state, 4 keys that are the values too.
 struct Shape {
   int32_t keeps, n_kv_heads, head_dim, state_bytes;
 };

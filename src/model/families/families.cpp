@@ -7,21 +7,22 @@ namespace riffle {
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
-    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kMellum, kExaoneMoe, kErnie45Moe, kGraniteSwa,
-    kHunyuan, kLaguna, kApertus, kCohere, kCohere2;
+    kGemma4Unified, kSeedOss, kErnie45, kGlm4, kDeepseekV2, kDeepseekV3, kGlm4MoeLite, kMellum,
+    kExaoneMoe, kErnie45Moe, kGraniteSwa, kHunyuan, kLaguna, kApertus, kCohere, kCohere2;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
 // folders.
 static constexpr const Family* kFamilies[] = {
-    &kLlama,         &kMistral,    &kQwen2,        &kQwen3,     &kSmolLm3,
-    &kGranite,       &kMistral3,   &kPhi3,         &kGemma3,    &kOlmo3,
-    &kOlmo2,         &kExaone4,    &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
-    &kMuseGlimmer,   &kLfm2,       &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
-    &kGraniteHybrid, &kNemotronH,  &kNemotronHMoe, &kQwen3Next, &kGemma4,
-    &kGemma4Unified, &kSeedOss,    &kErnie45,      &kGlm4,      &kMellum,
-    &kExaoneMoe,     &kErnie45Moe, &kGraniteSwa,   &kHunyuan,   &kLaguna,
-    &kApertus,       &kCohere,     &kCohere2};
+    &kLlama,         &kMistral,     &kQwen2,        &kQwen3,     &kSmolLm3,
+    &kGranite,       &kMistral3,    &kPhi3,         &kGemma3,    &kOlmo3,
+    &kOlmo2,         &kExaone4,     &kQwen3Moe,     &kGptOss,    &kGraniteMoeHybrid,
+    &kMuseGlimmer,   &kLfm2,        &kLfm2Moe,      &kQwen35,    &kQwen35Moe,
+    &kGraniteHybrid, &kNemotronH,   &kNemotronHMoe, &kQwen3Next, &kGemma4,
+    &kGemma4Unified, &kSeedOss,     &kErnie45,      &kGlm4,      &kDeepseekV2,
+    &kDeepseekV3,    &kGlm4MoeLite, &kMellum,       &kExaoneMoe, &kErnie45Moe,
+    &kGraniteSwa,    &kHunyuan,     &kLaguna,       &kApertus,   &kCohere,
+    &kCohere2};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -65,10 +66,7 @@ static constexpr struct {
     {"gemma2", "gemma2", "soft caps of attention scores"},
     {"gemma3n", "gemma3n", "per-layer embeddings and alternating updates"},
     {"llama4", "llama4", "attention within chunks"},
-    {"deepseek2", "deepseek_v2", "multi-head latent attention"},
-    {"deepseek2", "deepseek_v3", "multi-head latent attention"},
-    {"deepseek2", "glm4_moe_lite", "multi-head latent attention"},
-    {"deepseek2", "kimi_k2", "multi-head latent attention"},
+    {"kimi-k2", "kimi_k2", "tiktoken vocabularies"},
     {"deepseek32", "deepseek_v32", "multi-head latent attention chosen by an indexer"},
     {"glm-dsa", "glm_moe_dsa", "multi-head latent attention chosen by an indexer"},
     {"kimi-linear", "kimi_linear", "Kimi delta attention"},

@@ -86,10 +86,12 @@ struct Family {
   // window. Null: all layers have one size.
   const char* full_head_dim = nullptr;
   int full_head_dim_default = 0;
-  bool uneven_kv_heads = false;  // GGUF may give each layer a different number of KV heads
-  bool uneven_heads = false;     // and of query heads
+  // GGUF may give each layer a different number of KV heads, and width of its FFN.
+  bool uneven_layers = false;
+  bool uneven_heads = false;  // and of query heads
   // Layers may make values with the matrix of the keys: in GGUF, those that lack wv.
   bool value_may_be_key = false;
+  bool latent = false;  // the sizes of values in GGUF files are LatentConfig's
   // The base of RoPE of type "dynamic" may be multiplied by alpha^(d / (d - 2)), d dimensions of a
   // head, in place of a scaling by the length.
   bool rope_alpha = false;
@@ -152,8 +154,6 @@ struct Family {
   const TensorNames* hf_names_too = nullptr;  // if a folder lacks the embedding of hf_names
   bool mxfp4 = false;                         // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};         // fields that `describe` reads
-  // Refuses, before anything else is read, models that riffle does not run; null: there are none.
-  void (*refuse)(const Fields& fields) = nullptr;
   // Fills in the fields that only this family has, after all others were read. window: the model's,
   // even if no layer has it; 0: none.
   void (*describe)(const Fields& fields, int window, Config* config) = nullptr;

@@ -87,12 +87,12 @@ struct Keys {
   const std::byte* tail;  // in place of blocks[n_full]
   int n_full, shift;      // block size 1 << shift
   int64_t row_bytes;
+  int64_t value_at;  // bytes from a key to its value
 
   const std::byte* key(int64_t i) const {
     const auto b = static_cast<int>(i >> shift);
     return (b < n_full ? blocks[b] : tail) + (i & ((int64_t(1) << shift) - 1)) * row_bytes;
   }
-  int64_t value_offset() const { return row_bytes << shift; }
   // Writes pointers to the keys of n ascending positions.
   void rows_of(const int32_t* ids, int64_t n, const void** rows) const {
     const std::byte* const* block = blocks;
@@ -105,8 +105,9 @@ struct Keys {
 };
 
 Keys keys_of(const Row& row) {
-  return {row.blocks, row.tail, row.n_full, std::countr_zero(static_cast<unsigned>(row.block_size)),
-          row.row_bytes()};
+  return {row.blocks,      row.tail,
+          row.n_full,      std::countr_zero(static_cast<unsigned>(row.block_size)),
+          row.row_bytes(), row.value_offset()};
 }
 
 class State : public SelectorState {
@@ -180,9 +181,12 @@ class State : public SelectorState {
     const int queries = static_cast<int>(std::min<int64_t>({end.n, kPromptQueries, n - kSinks}));
     const cpu::GatherKernels& gather = *cpu::gather_kernels(shape_.kernels->isa);
     const auto full = static_cast<int>(shape_.layout.blocks(n));
-    const Keys keys{end.blocks, nullptr, full,
+    const Keys keys{end.blocks,
+                    nullptr,
+                    full,
                     std::countr_zero(static_cast<unsigned>(shape_.layout.block_size)),
-                    static_cast<int64_t>(shape_.layout.row_bytes())};
+                    static_cast<int64_t>(shape_.layout.row_bytes()),
+                    static_cast<int64_t>(shape_.layout.value_offset())};
     std::vector<const void*> rows(n - kSinks);
     for (int64_t i = kSinks; i < n; ++i) rows[i - kSinks] = keys.key(i);
     const float scale = 1.0f / std::sqrt(static_cast<float>(d));
@@ -216,7 +220,7 @@ class State : public SelectorState {
     std::vector<float> one(d);
     for (int64_t i = kSinks; i < n; ++i)
       for (int value = 0; value < 2; ++value) {
-        shape_.kernels->attention.kv_load(keys.key(i) + value * keys.value_offset(), d,
+        shape_.kernels->attention.kv_load(keys.key(i) + value * keys.value_at, d,
                                           shape_.layout.type, one.data());
         for (int j = 0; j < d; ++j) sums[value * d + j] += one[j];
       }
@@ -413,7 +417,7 @@ class Lfps : public Selector {
     const auto kept = static_cast<int>(ids.size());
     const float* weights = scratch.scores.data() + size_t(row.g) * (kSinks + n_candidates);
     for (int i = 0; i < kSinks + kept; ++i)
-      scratch.rows[i] = static_cast<const std::byte*>(scratch.rows[i]) + keys.value_offset();
+      scratch.rows[i] = static_cast<const std::byte*>(scratch.rows[i]) + keys.value_at;
     if (!head.started) start(head, n, ids, weights);
     else head.tables.update(s_.decay, t, ids.data(), weights, kept);
     prepare(head, t + 1, scratch);

@@ -48,9 +48,9 @@ class Twilight : public CodedSelector<Int4Keys> {
   void begin(const Row& row, RowPlan& plan) const override {
     if (s_.top_p >= 1 && s_.base != BaseSelection::TOPK && !psa_) return plan.everything(row);
     const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
-    if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
+    if (!keys || keys->blocks(row.source, row.head) < row.n_full)
       fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
-           row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
+           row.layer, row.head, keys ? keys->blocks(row.source, row.head) : 0, row.n_full);
     plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     Work w;
     if (psa_) {
@@ -195,7 +195,7 @@ class Twilight : public CodedSelector<Int4Keys> {
              w.blocks[i + run] < row.n_full)
         ++run;
       const int next = i + run < end && w.blocks[i + run] < row.n_full ? w.blocks[i + run] : -1;
-      keys.scores(row.layer, row.head, w.blocks[i], run, w.query, row.g, out, w.ldo, next);
+      keys.scores(row.source, row.head, w.blocks[i], run, w.query, row.g, out, w.ldo, next);
       plan.index_bytes += run * keys.block_bytes();
     }
   }

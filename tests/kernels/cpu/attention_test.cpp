@@ -54,6 +54,7 @@ std::vector<float> normal_vector(std::mt19937& random, size_t n, float scale) {
 struct Cache {
   int block_size, d;
   KvType type;
+  bool in_keys = false;  // take_values_from_keys
   std::vector<Memory> memory;
   std::vector<const void*> blocks;
   std::vector<double> k, v;  // [n_tokens][d]
@@ -81,6 +82,17 @@ struct Cache {
       std::copy_n(part.begin(), n, k.begin() + t0 * d);
       std::copy_n(part.begin() + size, n, v.begin() + t0 * d);
       blocks.push_back(memory.back().p);
+    }
+  }
+
+  int64_t value_at() const { return in_keys ? 0 : block_size * kv_row_bytes(type, d); }
+  // Makes keys the values too. The bytes behind them must not be read.
+  void take_values_from_keys() {
+    in_keys = true;
+    v = k;
+    for (const Memory& block : memory) {
+      const size_t bytes = block_size * kv_row_bytes(type, d);
+      std::memset(static_cast<char*>(block.p) + bytes, 0xff, bytes);
     }
   }
 };
@@ -155,7 +167,7 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
     std::memset(scratch.p, 0xff,
                 k.prefill_scratch_bytes(n, g, d, cache.block_size));  // NaN: nothing may rely on it
     k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window, tiles,
-                     cache.blocks.data(), cache.block_size, cache.type, sinks,
+                     cache.blocks.data(), cache.block_size, cache.type, cache.value_at(), sinks,
                      out.data() + static_cast<size_t>(at) * ld, ld, scratch.p);
     at += n;
   }
@@ -270,8 +282,8 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
             attended.insert(attended.end(), tokens.begin(), tokens.end());
             std::vector<float> l(g, 5);
             AttendState view = state.view();
-            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, mask, &view, l.data(),
-                           nullptr);
+            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, cache.value_at(),
+                           mask, &view, l.data(), nullptr);
             for (int h = 0; h < g; h++) {
               const double expected = attend_reference(q.data() + h * d, 1, cache, tokens).l;
               if (tokens.empty()) CHECK(l[h] == -kInfF);
@@ -294,6 +306,40 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
   });
 }
 
+TEST_CASE("attention over keys that are the values too", "[kernels][attention]") {
+  for_each_isa([&](const AttentionKernels& k, double bound) {
+    std::mt19937 random(12);
+    for (const KvType type : {KvType::F16, KvType::F32})
+      for (const int d : {40, 96, 576})
+        for (const int g : {1, 5, 20}) {
+          const int block_size = 16, n_tokens = 90;
+          Cache cache(random, block_size, d, type, n_tokens);
+          cache.take_values_from_keys();
+          const std::vector<float> q = normal_vector(random, static_cast<size_t>(g) * d,
+                                                     2 / std::sqrt(static_cast<float>(d)));
+          State state(g, d);
+          std::vector<int> tokens(n_tokens);
+          for (int t = 0; t < n_tokens; t++) tokens[t] = t;
+          std::vector<float> l(g);
+          for (int b = 0; b * block_size < n_tokens; b++) {
+            AttendState view = state.view();
+            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, cache.value_at(),
+                           full_mask(std::min(block_size, n_tokens - b * block_size)), &view,
+                           l.data(), nullptr);
+          }
+          INFO("d " << d << " g " << g);
+          for (int h = 0; h < g; h++)
+            CHECK(state_error(state, h, d, attend_reference(q.data() + h * d, 1, cache, tokens)) <=
+                  3e-6);
+          const int n_q = 7, pos0 = n_tokens - n_q;
+          const std::vector<float> queries =
+              normal_vector(random, static_cast<size_t>(n_q) * g * d, 1);
+          const std::vector<float> out = prefill(k, queries, g, cache, pos0, n_q, {n_q});
+          CHECK(prefill_error(queries, out, g, cache, pos0, n_q) <= bound);
+        }
+  });
+}
+
 TEST_CASE("attend_block: scores of 1e4, blocks of no weight, empty masks", "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(3);
@@ -308,18 +354,18 @@ TEST_CASE("attend_block: scores of 1e4, blocks of no weight, empty masks", "[ker
     State state(g, d);
     AttendState view = state.view();
     std::vector<float> l(g);
-    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, 0, &view, l.data(),
-                   nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, cache.value_at(), 0,
+                   &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK((l[h] == -kInfF && state.m[h] == -kInfF && state.s[h] == 0));
-    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view,
-                   l.data(), nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, cache.value_at(),
+                   full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (1e4 + std::log(16.0))) <= 1e-3);
     const std::vector<float> before = state.o;
-    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view,
-                   l.data(), nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, cache.value_at(),
+                   full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (9800 + std::log(32.0))) <= 1e-3);
-    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, 0, &view, l.data(),
-                   nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, cache.value_at(), 0,
+                   &view, l.data(), nullptr);
     CHECK(same_bits(before, state.o));
     std::vector<int> tokens(2 * block_size);
     for (int t = 0; t < 2 * block_size; t++) tokens[t] = t;
@@ -331,11 +377,11 @@ TEST_CASE("attend_block: scores of 1e4, blocks of no weight, empty masks", "[ker
     for (float& x : low) x = -x;
     State reversed(g, d);
     view = reversed.view();
-    k.attend_block(low.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view,
-                   l.data(), nullptr);
+    k.attend_block(low.data(), g, d, cache.blocks[1], KvType::F16, block_size, cache.value_at(),
+                   full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (-9800 + std::log(32.0))) <= 1e-3);
-    k.attend_block(low.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view,
-                   l.data(), nullptr);
+    k.attend_block(low.data(), g, d, cache.blocks[0], KvType::F16, block_size, cache.value_at(),
+                   full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++)
       CHECK(state_error(reversed, h, d, attend_reference(low.data(), 1, cache, tokens)) <= 1e-6);
   });
@@ -357,8 +403,8 @@ TEST_CASE("merge is order-free to rounding and takes empty parts", "[kernels][at
           AttendState view = part.view(), total_view = total.view();
           std::vector<float> l(g);
           if (b < n_blocks)
-            k.attend_block(q.data(), g, d, cache.blocks[b], KvType::F16, block_size, full_mask(16),
-                           &view, l.data(), nullptr);
+            k.attend_block(q.data(), g, d, cache.blocks[b], KvType::F16, block_size,
+                           cache.value_at(), full_mask(16), &view, l.data(), nullptr);
           k.merge(&total_view, &view, g, d);
         }
         for (int h = 0; h < g; h++)

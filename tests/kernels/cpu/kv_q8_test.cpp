@@ -164,8 +164,9 @@ TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kerne
             for (int b = 0; b < n_blocks; b++) {
               blocks.push_back(rows.row(type, int64_t(2 * b) * block_size));
               const uint64_t tokens = mask & ~uint64_t(0) >> (64 - block_size);
-              k.attention.attend_block(q.data(), g, d, blocks[b], type, block_size, tokens, &state,
-                                       l.data(), b ? blocks[b - 1] : nullptr);
+              k.attention.attend_block(q.data(), g, d, blocks[b], type, block_size,
+                                       block_size * kv_row_bytes(type, d), tokens, &state, l.data(),
+                                       b ? blocks[b - 1] : nullptr);
               keep(l);
             }
             keep(o), keep(m), keep(s);
@@ -178,7 +179,8 @@ TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kerne
             const Bytes scratch =
                 aligned(k.attention.prefill_scratch_bytes(n_q, g, d, block_size) + 64);
             k.attention.attend_prefill(queries.data(), int64_t(g) * d, n_q, g, d, pos0, 0, nullptr,
-                                       blocks.data(), block_size, type, nullptr, out.data(),
+                                       blocks.data(), block_size, type,
+                                       block_size * kv_row_bytes(type, d), nullptr, out.data(),
                                        int64_t(g) * d, scratch.get());
             keep(out);
 

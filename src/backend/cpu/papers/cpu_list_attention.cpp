@@ -15,6 +15,11 @@
 
 namespace riffle {
 
+// Returns value_at of the blocks that are loaded as f32 (kernels/cpu/attention/attention.h).
+static int64_t loaded_value_at(const BlockLayout& layout) {
+  return int64_t(layout.block_size) * layout.head_dim * int64_t{sizeof(float)};
+}
+
 void CpuDevice::rotate_heads(float* x, int n_heads, int64_t position) const {
   const auto p = static_cast<int32_t>(position);
   kernels_->linear.rope(x, 1, int64_t(n_heads) * config_.head_dim, n_heads, config_.head_dim,
@@ -87,8 +92,8 @@ void CpuDevice::attend_rotated(ActiveRow& r, int begin, int end, float* l_block,
   for (int i = begin; i < end; ++i, l_block += l_stride) {
     const int n = load_rotated(block_data(r, i), token_mask(r, i), r.list_at[i], kv);
     kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, kv, KvType::F32, layout.block_size,
-                                     first_tokens(n), &r.spans[i / r.span_blocks], l_block,
-                                     nullptr);
+                                     loaded_value_at(layout), first_tokens(n),
+                                     &r.spans[i / r.span_blocks], l_block, nullptr);
   }
 }
 
@@ -120,8 +125,8 @@ void CpuDevice::list_coverage(const ActiveRow& r, float* coverage, int thread) {
     position += selected;
     for (int i = 0; i < 2; ++i)
       if (masks[i])
-        kernels_->attention.attend_block(q, g, d, kv, KvType::F32, layout.block_size, masks[i],
-                                         &state[i], at, nullptr);
+        kernels_->attention.attend_block(q, g, d, kv, KvType::F32, layout.block_size,
+                                         loaded_value_at(layout), masks[i], &state[i], at, nullptr);
   }
   for (int h = 0; h < g; ++h) {
     const float log_share =
@@ -179,6 +184,7 @@ void CpuDevice::make_list_rows(const PrefillAttention& a) {
     row.n_full = row.n_blocks - 1;
     row.kernels = kernels_;
     row.layer = a.layer;
+    row.source = store_.shape().source(a.layer);
     row.head = h;
     row.blocks = a.kv.blocks + h * a.kv.n_blocks;
     row.tail = row.blocks[row.n_blocks - 1];
@@ -242,8 +248,8 @@ void CpuDevice::attend_to_list(const PrefillAttention& a, int head) {
     const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
     kernels_->attention.attend_prefill(
         list_q_.as<float>() + i0 * width + column, width, n_q, g, d, pos0 + i0, 0, nullptr,
-        list_table_.data(), block_size, KvType::F32, sinks(a.layer, head),
-        a.out + i0 * a.ldo + column, a.ldo, thread_scratch_[thread].data());
+        list_table_.data(), block_size, KvType::F32, loaded_value_at(store_.layout()),
+        sinks(a.layer, head), a.out + i0 * a.ldo + column, a.ldo, thread_scratch_[thread].data());
   });
 }
 
