@@ -237,10 +237,12 @@ RIFFLE_API const char* riffle_model_error(const riffle_model* model);
  *   n_weight_types, and for each I from 0: weight_type_I, weight_params_I, weight_bytes_I: types of
  *     the matrices, the one with most bytes first; norms and biases are not counted
  *   sliding_window: tokens that a query sees in n_window_layers layers, its own included; 0: all
- *   window_head_dim, window_n_heads, window_n_kv_heads: size of heads, and numbers of query and KV
- *     heads in those layers, if the others have different ones; else 0
- *   n_recurrent_layers: layers that keep a state in place of keys and values; state_bytes: of all
- *   latent_dim: width of the latents of multi-head latent attention, of head_dim; 0: none
+ *   window_head_dim, window_n_heads, window_n_kv_heads: head size, query heads and KV heads of
+ *     layers with a window; 0 if the other layers have the same
+ *   n_recurrent_layers: layers that keep a state of fixed size in place of keys and values;
+ *     state_bytes: bytes of their states together
+ *   latent_dim: multi-head latent attention: the first latent_dim of the head_dim values of a key
+ *     are its value; n_kv_heads is 1. 0: the model has none
  *   n_experts, n_experts_used, expert_dim, n_expert_layers, expert_params, expert_bytes: of a
  *     mixture of experts; else 0. n_params and weight_bytes include the experts
  *   mtp: the model has a layer that guesses tokens (option draft, riffle_tools.h)

@@ -27,7 +27,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  * slots are too few or too many at any length; *plan is then for that many tokens. Its facts are
  * bytes unless said:
  *
- * - weights, activations, digests, prefill_kv, pool, prompt
+ * - weights (without per-layer embeddings, whose rows are read from the file), activations,
+ * digests, prefill_kv, pool, prompt
  * - total: their sum minus lent; gpu-mem limits it
  * - prompt: cuda: activations of a prompt, in addition to one or two layers of its KV
  *   (prefill_kv). Elsewhere they are among activations

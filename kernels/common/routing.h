@@ -17,16 +17,17 @@ struct Routed {
 struct Routing {
   // Each score's sigmoid takes the place of the softmax.
   bool sigmoid = false;
-  // Experts are chosen by their sigmoid, or their share of the softmax, plus a bias, which is no
-  // part of their weight.
+  // Experts are chosen by their sigmoid, or their softmax value, plus a bias, which is no part of
+  // their weight.
   bool choice_bias = false;
   // Renormalised weights are divided by their sum plus sum_eps. All weights are then multiplied by
-  // the scale, after a softmax too.
+  // the scale; the caller does so after a softmax.
   float sum_eps = 0, scale = 1;
   // After a softmax with a choice_bias, renormalised weights are divided by at least this sum.
   float least_sum = 0;
-  // The experts lie in n_groups groups of one size, at most 64. Only experts of the used_groups
-  // groups are chosen whose two best experts have the largest sum (DeepSeek-V3, arXiv 2412.19437).
+  // The experts lie in n_groups groups of one size, at most 64. Groups are ranked by the sum of
+  // their two best experts, and only experts of the best used_groups groups are chosen
+  // (DeepSeek-V3, arXiv 2412.19437).
   int n_groups = 1, used_groups = 1;
 };
 
@@ -93,8 +94,8 @@ inline void route_by_sigmoid(float* scores, const float* bias, int n, int n_used
   for (int i = 0; i < n_used; ++i) out[i].weight = out[i].weight / divisor * routing.scale;
 }
 
-// Does the same as route_row, but chooses the n_used experts with the largest share of the softmax
-// plus bias. scores: replaced by their shares.
+// Does the same as route_row, but chooses the n_used experts with the largest softmax value plus
+// bias. scores: replaced by their softmax values.
 inline void route_by_biased_softmax(float* scores, const float* bias, int n, int n_used,
                                     bool renormalised, const Routing& routing, Routed* out) {
   const float most = *std::max_element(scores, scores + n);

@@ -16,8 +16,8 @@ struct PromptRequest {
   int64_t n = 0;                   // tokens that go through the model; 0: none, only KV is made
   int64_t n_total = 0;             // tokens of the sequence once the prompt is read
   int64_t chunk = 0;               // the most rows of one operation
-  // Rows go through layers that attend to an earlier layer's keys and values too. Else only rows of
-  // the last chunk do (Config::last_keeper).
+  // Layers after Config::last_keeper compute all rows. Else they compute the rows whose output is
+  // wanted, which are in the last chunk.
   bool all_rows = false;
 };
 
@@ -62,8 +62,8 @@ class Prompt {
   virtual float* rows(int64_t first, int64_t n, bool fresh, int64_t next) = 0;
 
   // Begins a layer: fills in layer_ (LayerKv). After: layer() holds the KV of the sequence's tokens
-  // before the prompt. A layer that attends to an earlier layer's KV finds that of the prompt too,
-  // as far as its window reaches.
+  // before the prompt. For a layer that attends to an earlier layer, layer() also holds the
+  // prompt's own tokens that its window reaches.
   virtual void begin_layer(int layer) = 0;
   const LayerKv& layer() const { return layer_; }  // the current one
   // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to the layer. k is before RoPE and

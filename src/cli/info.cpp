@@ -214,8 +214,8 @@ std::string attention_text(const Facts& i) {
   if (norm == "head") parts.push_back("norms of q and k in each head");
   if (norm == "whole") parts.push_back("norms of q and k over all heads");
   if (i.id("latent_dim") > 0)
-    parts.push_back(
-        text_of("multi-head latent, values in the first %d of keys", i.id("latent_dim")));
+    parts.push_back(text_of("multi-head latent: the first %d values of a key are the value",
+                            i.id("latent_dim")));
   if (i.on("attention_sinks")) parts.push_back("sinks");
   if (i.on("attention_gate")) parts.push_back("output gate");
   return joined(parts);

@@ -320,8 +320,8 @@ void Engine::check_selector(const Selector& selector, const Selection& wanted) c
          "RoPE");
   if (selector.lists() && model_.config.uneven_heads())
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.positions` list does not work with this model, whose layers differ in their "
-         "query heads");
+         "`selection.positions` list does not work with this model, whose layers differ in the "
+         "number of query heads");
   check_ahead(options_.options, selector);
   check_tiles(options_.options, selector);
   device_->check_selector(selector, wanted);

@@ -25,16 +25,16 @@ class LayerOps {
   LinearOut query_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   // Brings n rows of queries to q if they came with their gates.
   void take_queries(int layer, int64_t n, const ForwardBuffers& buffers);
-  // Return the products of x into k and v, one each, and finish k and v: norms. With latent
-  // attention k is the whole row [latent | key] afterwards, and v is not used.
+  // key_product and value_product return the products of x that give k and v. finish_keys applies
+  // their norms. With latent attention k is then [latent | key], and v is unused.
   LinearOut key_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   LinearOut value_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   void finish_keys(const LayerWeights& w, int layer, int64_t n, const ForwardBuffers& buffers);
-  // Config::latent: makes n queries of rows of the residual stream, before RoPE. It changes `att`.
+  // Config::latent: makes n queries of rows of the residual stream, before RoPE. Overwrites `att`.
   void latent_queries(const LayerWeights& w, int layer, const float* x, int64_t n, Phase phase,
                       const ForwardBuffers& buffers);
-  // Returns attention's output for finish_layer. With latent attention it is made of `att` and
-  // takes the place of the queries.
+  // Returns attention's output for finish_layer. With latent attention that is `att` times v_b, in
+  // the buffer of the queries.
   float* attended(const LayerWeights& w, int layer, int64_t n, Phase phase,
                   const ForwardBuffers& buffers);
   // Runs a layer that attends, for the n rows of a step.

@@ -41,8 +41,8 @@ class GgufFields : public Fields {
     return gguf_.integer(name);
   }
   std::optional<double> number(const std::string& name) const override {
-    // Converters write the RMS norms' epsilon of a Nemotron-H under the other key alone, and there
-    // is the epsilon of norms that subtract the mean.
+    // Nemotron-H files have the epsilon of RMS norms only under the other key. So do models whose
+    // norms subtract the mean.
     if (other_eps_ && !gguf_.has(name) && name == name_of(field::kNormEps))
       return gguf_.number(name_of({"attention.layer_norm_epsilon", nullptr}));
     return gguf_.number(name);

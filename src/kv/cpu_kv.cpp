@@ -66,9 +66,8 @@ class InPlace : public CpuKv {
   void abandon(const Held*, int) override {}
 
   // Blocks that are not kept take turns in a buffer, which holds a chunk and its window. A layer
-  // that attends to an earlier layer's blocks finds them there, since no layer between the two uses
-  // the buffer: it attends to the last layer before it that has such a window and blocks of its
-  // own.
+  // that attends to an earlier one reads that layer's blocks in this buffer. This works because the
+  // earlier layer is the last one before it that uses the buffer.
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
     const int64_t n_blocks = host_->shape().in_blocks(n_total);
     const size_t bytes = host_->shape().block_bytes(layer);

@@ -85,7 +85,7 @@ struct Rope {
   // (j, j + rotated/2); 0: all.
   int rotated = 0;
   int head_dim = 0;  // size of the heads that it rotates; 0: Config::head_dim
-  int skipped = 0;   // values of each head before them, which are not rotated
+  int skipped = 0;  // the first values of each head, which are not rotated; the rotated ones follow
   // Factor of queries and keys. riffle's scores are always q.k / sqrt(head_dim). If a model wants
   // q.k * f, this is sqrt(f * sqrt(head_dim)).
   float factor = 1;
@@ -127,7 +127,7 @@ struct RecurrenceConfig {
 struct LatentConfig {
   int kv_rank = 0;  // width of the latent; 0: the model has no such attention
   int q_rank = 0;   // width of the latent of which wq makes queries; 0: wq makes them of x
-  // A query's values before k_b, of each head: those that are not rotated, then those that are.
+  // Parts of a head's query before k_b: not rotated (nope_dim), then rotated (rope_dim).
   int nope_dim = 0, rope_dim = 0;
   int value_dim = 0;      // size of each head's values after v_b
   float query_scale = 1;  // factor of queries, so that scores are q.k / sqrt(head_dim)
@@ -461,7 +461,8 @@ struct ModelParts {
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
   std::vector<Buffer> generated;  // bytes of tensors without data, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
-  // Returns the bytes of weights that every token reads.
+  // Returns the bytes of the weights without the per-layer embeddings, of which only the rows of a
+  // text's tokens are read.
   uint64_t resident_bytes() const { return weight_bytes - weights.layer_embedding.bytes(); }
   // GGUF's names of the tensors, and those of the model's own file.
   const TensorNames *gguf_names, *file_names;

@@ -80,7 +80,7 @@ class Binder {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
     if (part % dtype_info(*raw.type).block_values != 0)
       unsupported(raw.file, name + " type", raw.type_name,
-                  "one whose blocks divide parts of " + std::to_string(part) + " values");
+                  "a type whose block length divides " + std::to_string(part));
     by_row_.insert(&raw);
     return {*raw.type, rows, cols, raw.data};
   }

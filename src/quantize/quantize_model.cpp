@@ -212,7 +212,8 @@ void copy_pieces(GgufFileWriter& out, const GgufFile& gguf, const std::string& k
 void copy_metadata(GgufFileWriter& out, const GgufFile& gguf, const Config& c) {
   const std::string a = c.architecture + ".";
   if (const std::string key = a + "attention.key_length_mla"; c.latent && !gguf.has(key))
-    unsupported(gguf.file.name, key, "none, in a file of 2024", "a number, to write the model");
+    unsupported(gguf.file.name, key, "none (the file has attn_kv_b)",
+                "a number: take a newer GGUF file, or the folder, to quantise it");
   const int dropped = c.draft_head ? 0 : c.n_draft_layers;
   const bool sentencepiece = gguf.string("tokenizer.ggml.model") == "llama";
   for (const auto& [key, value] : gguf.metadata) {

@@ -66,7 +66,7 @@ def families(_):
                           "n_expert_layers": 0, "logit_softcap": 4}),
         "lfm2_odd": (["attention        norms of q and k in each head", "recurrent state  3.4 KiB in 3 of 5 layers"],
                      {"n_recurrent_layers": 3, "state_bytes": 3 * 3 * 96 * 4, "n_window_layers": 0, "qk_norm": "head"}),
-        "deepseek3": (["attention       multi-head latent, values in the first 32 of keys"],
+        "deepseek3": (["attention       multi-head latent: the first 32 values of a key are the value"],
                       {"latent_dim": 32, "head_dim": 64, "n_kv_heads": 1, "qk_norm": "none"}),
         "qwen2": ([], {"attention_sinks": False, "attention_gate": False, "qk_norm": "none", "n_window_layers": 0,
                        "logit_softcap": 0}),

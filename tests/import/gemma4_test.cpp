@@ -122,7 +122,8 @@ TEST_CASE("Gemma 4: the last layers attend to an earlier layer's keys and values
   };
   bad(15, {"num_kv_shared_layers", "15", "fewer than num_hidden_layers = 15"});
   // Layers 0 to 3 have a window each, so that nothing is left for layer 4.
-  bad(11, {"num_kv_shared_layers", "11", "layer 4 has no window", "before layer 4"});
+  bad(11,
+      {"num_kv_shared_layers", "11", "each layer before layer 4 has a window", "layer 4 has none"});
 }
 
 TEST_CASE("Gemma 4: experts next to each layer's FFN", "[families]") {

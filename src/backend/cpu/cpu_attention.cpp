@@ -17,11 +17,11 @@
 namespace riffle {
 
 // One-shot rows are cut into spans of this many blocks, each with a partial state of its own, so
-// that threads can share a row. The size is fixed, so that results do not depend on the number of
-// threads.
+// that threads can share a row. A row's span size depends only on its length, so results do not
+// depend on the number of threads.
 static constexpr int kSpanBlocks = 64;
-// With multi-head latent attention a sequence has one row a layer, and a block of it has work for
-// all query heads. Such a row has at most kLatentSpans spans, of at least kLeastSpan blocks.
+// With multi-head latent attention a sequence has one row a layer, with the work of all query
+// heads, so its spans are shorter: at most kLatentSpans, of at least kLeastSpan blocks.
 static constexpr int kLatentSpans = 32, kLeastSpan = 8;
 
 static int span_blocks_of(const Row& row) {
@@ -412,7 +412,8 @@ void CpuDevice::attend_step(int layer, const float* q, float* out) {
     if (step_.working_set == 0) continue;
     WorkingSet& set = *r.sequence->working_set;
     const auto row = static_cast<size_t>(store_.shape().first_head(layer)) + r.head;
-    // A layer that attends to an earlier layer's blocks counts those that it adds to that layer's.
+    // Several layers may attend to the same blocks. Each layer reports only the blocks that it adds
+    // to their working set.
     RowSets& before = counted_sets_[r.head];
     if (step_.ahead_of(i / heads) == 0)
       before = store_.shape().source(layer) == layer ? RowSets{} : set.sizes(row);

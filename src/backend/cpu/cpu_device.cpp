@@ -463,7 +463,8 @@ class CpuDevice::CpuPrompt : public Prompt {
   void begin_layer(int layer) override {
     at_ = layer;
     const KvShape& shape = device_.store_.shape();
-    // Rows of later layers read this layer's keys once the keys of all rows are there.
+    // Later layers attend to this layer, so the keys of the whole prompt are held, not only a
+    // chunk's.
     const bool read_later = request_.all_rows && shape.is_source(shape.source(layer));
     layer_ = device_.kv_->prefill_layer(
         *request_.sequence, layer, request_.n_total,

@@ -131,7 +131,7 @@ class CpuDevice : public Device {
                      const LayerKv& kv);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
   void norm_rotated(float* x, int64_t n, int64_t ld, int n_heads, const Tensor* norm);
-  // Returns the norm that follows RoPE; null: it has its place before.
+  // Returns the norm if it follows RoPE, else null.
   const Tensor* rotated_norm(const Tensor& norm) const {
     return config_.norm_after_rope ? &norm : nullptr;
   }
@@ -196,7 +196,7 @@ class CpuDevice : public Device {
   StepRequest step_;                // the current step
   std::vector<int32_t> positions_;  // positions of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
-  std::vector<RowSets> counted_sets_;  // [KV head]: blocks of earlier layers that share theirs
+  std::vector<RowSets> counted_sets_;  // [KV head]: working-set sizes before this layer
   bool chooses_tiles_ = false;         // BackendOptions::chooses_tiles
   bool waits_ = false;                 // rows wait for blocks that others load
   std::vector<Row> layer_rows_;        // rows of one sequence

@@ -51,7 +51,7 @@ static const char* beyond_cuda(const Config& c) {
   if (c.layer_norm) return "norms that subtract the mean";
   if (c.norm_after_rope) return "norms of q and k after RoPE";
   if (c.uneven_heads()) return "layers with different numbers of query heads";
-  if (c.softplus_gate) return "gates by softplus";
+  if (c.softplus_gate) return "a softplus gate on attention's output";
   if (c.activation == Activation::XIELU) return "xIELU activations";
   if (c.experts.n > 0 && routing.choice_bias && !routing.sigmoid)
     return "experts that are chosen by a softmax and a bias";
@@ -68,9 +68,11 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
          selector->name(), host_only);
+  // With device auto, a machine without a usable GPU keeps that reason in the note.
   const char* const lacking = beyond_cuda(config);
   if (lacking && (r.options.device == DeviceKind::CUDA || cuda_usable(note))) {
-    note = format("the model has %s, for which riffle has no CUDA kernels", lacking);
+    note =
+        format("the model has %s, for which riffle has no CUDA kernels: use device cpu", lacking);
     return false;
   }
   if (!cuda_usable(note)) return false;

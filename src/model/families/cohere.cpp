@@ -24,7 +24,8 @@ void describe(const Fields& f, int, Config* c) {
 void describe_windows(const Fields& f, int window, Config* c) {
   require_window_in_gguf(f, window, "the window of three layers in four");
   if (window == 0)
-    bad_model(f.file(), f.name_of(kWindow), "null", "the window of three layers in four");
+    bad_model(f.file(), f.name_of(kWindow), "null",
+              "a number of tokens, the window of three layers in four");
   c->ropes.push_back({});  // theta 0: no RoPE
   for (LayerConfig& layer : c->layers)
     if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;

@@ -86,7 +86,7 @@ void describe_attention(const Fields& f, const Usual& usual, Config* c) {
               format("an even number up to %d", kMaxHeadDim - l.rope_dim));
   c->n_kv_heads = 1;
   if (f.is_json() && c->ropes[0].rotated > 0)
-    unsupported(f.file(), "partial_rotary_factor", "a share", "1");
+    unsupported(f.file(), "partial_rotary_factor", "less than 1", "1");
   if (!f.boolean(kInterleaved).value_or(true))
     unsupported(f.file(), f.name_of(kInterleaved), "false", "true");
   Rope& rope = c->ropes[0];
@@ -95,7 +95,7 @@ void describe_attention(const Fields& f, const Usual& usual, Config* c) {
   rope.head_dim = l.rope_dim;
   double scale = std::sqrt(static_cast<double>(c->head_dim) / l.query_dim());
   if (RopeScaling& s = rope.scaling; s.type == RopeScaling::YARN && s.mscale_all_dim > 0) {
-    if (!f.is_json()) {  // GGUF has a tenth of it, and no mscale, which is the same
+    if (!f.is_json()) {  // GGUF stores a tenth of it and no mscale, which riffle takes to be equal
       s.mscale_all_dim *= 10;
       s.attention_factor = 1;
     }
@@ -142,7 +142,7 @@ void read_groups(const Fields& f, Config* c) {
               format("groups with at least %d experts together", c->experts.n_used));
   if (!routing.sigmoid)
     unsupported(f.file(), f.name_of(kGroups), std::to_string(routing.n_groups),
-                "1, since the experts are chosen by a softmax");
+                "1: riffle chooses groups only with a sigmoid router");
 }
 
 // Refuses a word that changes the choice of experts.

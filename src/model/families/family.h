@@ -88,10 +88,10 @@ struct Family {
   int full_head_dim_default = 0;
   // GGUF may give each layer a different number of KV heads, and width of its FFN.
   bool uneven_layers = false;
-  bool uneven_heads = false;  // and of query heads
+  bool uneven_heads = false;  // GGUF may give each layer a different number of query heads
   // Layers may make values with the matrix of the keys: in GGUF, those that lack wv.
   bool value_may_be_key = false;
-  bool latent = false;  // the sizes of values in GGUF files are LatentConfig's
+  bool latent = false;  // the model has LatentConfig; its GGUF sizes of values differ from head_dim
   // The base of RoPE of type "dynamic" may be multiplied by alpha^(d / (d - 2)), d dimensions of a
   // head, in place of a scaling by the length.
   bool rope_alpha = false;

@@ -49,9 +49,10 @@ void read_shared_layers(const Fields& f, Config* c) {
     int source = first - 1;
     while (source >= 0 && (c->layers[source].window > 0) != (layer.window > 0)) --source;
     if (source < 0)
-      bad_model(f.file(), f.name_of(kSharedLayers), std::to_string(shared),
-                "fewer: layer " + std::to_string(l) + " has " + (layer.window > 0 ? "a" : "no") +
-                    " window, and so has no layer before layer " + std::to_string(first));
+      bad_model(
+          f.file(), f.name_of(kSharedLayers), std::to_string(shared),
+          format("fewer, since %s layer before layer %d has a window, and layer %d has %s",
+                 layer.window > 0 ? "no" : "each", first, l, layer.window > 0 ? "one" : "none"));
     layer.kv_source = source;
     layer.value_is_key = false;
     if (layer.n_kv_heads != c->layers[source].n_kv_heads)
