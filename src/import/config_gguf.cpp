@@ -29,7 +29,8 @@ class GgufFields : public Fields {
   const std::string& file() const override { return gguf_.file.name; }
   bool is_json() const override { return false; }
   std::string name_of(const Field& field) const override {
-    return field.gguf ? architecture_ + "." + field.gguf : "";
+    if (!field.gguf) return "";
+    return field.gguf[0] == '.' ? field.gguf + 1 : architecture_ + "." + field.gguf;
   }
   using Fields::boolean, Fields::booleans, Fields::has, Fields::integer, Fields::integers,
       Fields::number, Fields::numbers, Fields::string, Fields::strings;
@@ -100,7 +101,8 @@ class GgufFields : public Fields {
     if (all[first] < 0)
       bad_model(file(), name, std::to_string(all[first]) + " in layer " + std::to_string(first),
                 "at least 0");
-    if (uneven_ || (uneven_heads_ && name == name_of(field::kHeads)))
+    const bool kv_or_ffn = name == name_of(field::kKvHeads) || name == name_of(field::kHiddenDim);
+    if ((uneven_ && kv_or_ffn) || (uneven_heads_ && name == name_of(field::kHeads)))
       return static_cast<uint64_t>(all[0]);
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[first] && !(zeros && all[l] == 0))
@@ -240,6 +242,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   s.beta_slow = positive(fields, p + "yarn_beta_slow", 1e6, 1);
   const double ext = gguf.number(p + "yarn_ext_factor").value_or(1),
                log = gguf.number(p + "yarn_log_multiplier").value_or(0);
+  if (!(log >= 0) || !(log <= 10))
+    bad_model(gguf.file.name, p + "yarn_log_multiplier", format("%g", log), "0 to 10");
   if (ext != 1 && ext != -1)
     unsupported(gguf.file.name, p + "yarn_ext_factor", format("%g", ext), "1");
   // Converters write attention_factor as yarn_attn_factor, and mscale_all_dim (if mscale is 1) as
@@ -270,11 +274,16 @@ std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& key,
   const GgufValue& value = it->second;
   const auto layers = static_cast<uint64_t>(n_layers);
   if (value.type == GgufType::ARRAY) {
-    if (value.element != GgufType::BOOL || value.count != layers)
+    // Some converters leave out the MTP layers, which are the last ones.
+    const uint64_t drafts =
+        gguf.integer(std::string(family.name) + ".nextn_predict_layers").value_or(0);
+    const bool without_drafts = drafts > 0 && drafts < layers && value.count == layers - drafts;
+    if (value.element != GgufType::BOOL || (value.count != layers && !without_drafts))
       bad_model(gguf.file.name, key,
                 "an array of " + std::to_string(value.count) + " " + name_of(value.element),
                 std::to_string(n_layers) + " BOOL, one per layer");
-    for (uint64_t l = 0; l < layers; ++l) windowed.push_back(value.data[l] != 0);
+    for (uint64_t l = 0; l < value.count; ++l) windowed.push_back(value.data[l] != 0);
+    windowed.resize(layers);
     return windowed;
   }
   const auto period = gguf.integer(key);
@@ -383,6 +392,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
     c.layers[l].value_is_key = !gguf.tensors.contains(prefix + kGgufNames.wv) &&
                                !gguf.tensors.contains(prefix + kGgufNames.wqkv);
   }
+  c.experts.routing.choice_bias = std::ranges::any_of(
+      gguf.tensors, [](const auto& t) { return t.first.ends_with(".exp_probs_b.bias"); });
   if (family.describe) family.describe(fields, window, &c);
   if (family.recurrent_period > 0)
     require_kv_heads(listed(gguf, fields, field::kKvHeads), fields, c);

@@ -6,6 +6,7 @@
 #include "import/read_config.h"
 #include "model/families/family.h"
 #include "model/families/fields.h"
+#include "util/c_locale.h"
 #include "util/error.h"
 #include "util/json_file.h"
 
@@ -148,8 +149,13 @@ void check_class(const std::string& file, const Json& config, const char* expect
   const Json* names = find(config, "architectures");
   if (!names) return;
   if (!names->is_array()) bad_model(file, "architectures", shown(*names), "an array");
+  // Older files of some families write a class with other capital letters.
+  const auto same = [expected](const Json& name) {
+    return name.is_string() && std::ranges::equal(name.string(), std::string_view(expected), {},
+                                                  ascii_lower, ascii_lower);
+  };
   for (const Json& name : names->elements()) {
-    if (!name.equals(std::string_view(expected)))
+    if (!same(name))
       unsupported(file, "architectures", shown(name), std::string("\"") + expected + "\"");
   }
 }
@@ -408,9 +414,12 @@ void read_rope_scaling(const std::string& file, const Json& rope, const std::str
       to->temperature = positive(fields, "llama_4_scaling_beta", 1e6, 0);
       to->temperature_ctx = s.original_ctx;
     }
-    s.mscale_all_dim = static_cast<float>(fields.number("mscale_all_dim").value_or(0));
+    const double all = fields.number("mscale_all_dim").value_or(0);
+    if (!(all >= 0) || !(all <= 100))
+      bad_model(file, where + ".mscale_all_dim", format("%g", all), "0 to 100");
+    s.mscale_all_dim = static_cast<float>(all);
     finish_yarn(&s, fields.number("attention_factor").value_or(0),
-                fields.number("mscale").value_or(0), fields.number("mscale_all_dim").value_or(0));
+                fields.number("mscale").value_or(0), all);
     c->n_ctx = std::max(
         c->n_ctx, static_cast<int>(std::min(double(1 << 28), double(s.original_ctx) * s.factor)));
   }

@@ -65,6 +65,8 @@ constexpr Family kFamilies[] = {
     {"mellum", false, kGpt2, false, false},
     {"hunyuan", false, kQwen2, false, false},
     {"hunyuan-dense", false, kHunyuan, false, false},
+    {"deepseek-v3", false, kHunyuan, false, false},
+    {"joyai-llm", false, kHunyuan, false, false},
     {"laguna", false, kLaguna, false, false},
     {"exaone-moe", false, kExaoneMoe, false, false},
     {"chatglm-bpe", false, kLlama3, false, false},

@@ -631,8 +631,8 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
   if (c.o_bias && c.attends(l)) layer.bo = binder.vector(name(names.bo), c.dim);
   if (c.sinks && c.attends(l)) layer.sinks = binder.vector(name(names.sinks), c.heads(l));
   if (c.mlp_bias && has_ffn && !c.layers[l].has_experts) {
-    layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
-    layer.b3 = binder.vector(name(names.b3), c.hidden_dim);
+    layer.b1 = binder.vector(name(names.b1), ffn);
+    layer.b3 = binder.vector(name(names.b3), ffn);
     layer.b2 = binder.vector(name(names.b2), c.dim);
   }
   return layer;

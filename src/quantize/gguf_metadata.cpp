@@ -296,7 +296,7 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
                                       {"eps", &Xielu::eps}}) {
       std::vector<float> all;
       for (const LayerConfig& layer : c.layers) all.push_back(layer.xielu.*member);
-      out.floats(a + ".xielu." + key, all);
+      out.floats(std::string("xielu.") + key, all);
     }
   write_rope_scaling(out, a, c, where);
   if (!family.values) return;

@@ -243,7 +243,11 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
       CHECK(shared.ffn_width(l) == (l < 5 ? 48 : 96));
       CHECK_FALSE(shared.layers[l].value_is_key);
     }
-    CHECK(shared.layer_embedding_dim == 32);
+    CHECK(shared.layer_embedding_dim == 48);  // wider than the residual stream
+    EditedGguf heads("gemma4_e2b");
+    heads.array<int32_t>(a + "attention.head_count", GgufType::I32, {4, 4, 4, 4, 2, 4, 4, 4});
+    expect_error(RIFFLE_UNSUPPORTED, {"head_count", "2 in layer 4 and 4 in layer 0"},
+                 [&] { heads.config(); });
     EditedGguf file("gemma4_e2b");
     file.array<int32_t>(a + "feed_forward_length", GgufType::I32, {48, 48, 48, 48, 48, 96, 0, 96});
     expect_error(RIFFLE_BAD_MODEL, {"feed_forward_length", "0 in layer 6"}, [&] { file.config(); });

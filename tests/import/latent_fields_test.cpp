@@ -84,6 +84,14 @@ TEST_CASE("latent attention: GGUF files with wrong sizes are refused", "[familie
   refused("expert_group_used_count", 5, RIFFLE_BAD_MODEL, "expected 1 to 4");
   refused("expert_shared_feed_forward_length", 8, RIFFLE_UNSUPPORTED, "expected 16");
   refused("expert_shared_count", 1000, RIFFLE_BAD_MODEL, "expected at most 64");
+  // Converters write no key for GLM-4.7-Flash, whose router has a bias.
+  EditedGguf unsaid("glm4_lite");
+  unsaid.erase(kPrefix + "expert_gating_func");
+  CHECK(unsaid.config().experts.routing.sigmoid);
+  EditedGguf biased("glm4_lite");
+  biased.floats("blk.0.attn_output.bias", std::vector<float>(48));
+  expect_error(RIFFLE_UNSUPPORTED, {"biases of attention", "none, with latent attention"},
+               [&] { biased.config(); });
   EditedGguf softmax("deepseek2");
   softmax.u32(kPrefix + "expert_group_count", 1);
   CHECK_FALSE(softmax.config().experts.routing.sigmoid);
@@ -180,6 +188,7 @@ TEST_CASE("latent attention: GGUF files without a tensor, or with another shape,
                  [&] { other.config(); });
   }
   EditedGguf bias("deepseek2");  // a softmax has no bias
+  bias.u32(kPrefix + "expert_gating_func", 1);
   bias.floats("blk.1.exp_probs_b.bias", {0, 0, 0, 0, 0});
   expect_error(RIFFLE_UNSUPPORTED, {"tensor blk.1.exp_probs_b.bias"}, [&] { bias.config(); });
 }

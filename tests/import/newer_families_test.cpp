@@ -73,6 +73,14 @@ TEST_CASE("EXAONE's mixtures: router, windows and RoPE", "[families]") {
   g.u32("exaone-moe.nextn_predict_layers", 0);  // as llama.cpp's converter writes them
   g.text("exaone-moe.rope.scaling.type", "none");
   CHECK(g.config().n_draft_layers == 0);
+  // llama.cpp's converter counts MTP layers, but its list of windows leaves them out.
+  EditedGguf drafts("exaone_moe");
+  drafts.u32("exaone-moe.nextn_predict_layers", 1);
+  drafts.u32("exaone-moe.block_count", 5);
+  expect_error(RIFFLE_BAD_MODEL, {"tensors blk.4."}, [&] { drafts.config(); });
+  auto named = tiny_checkpoint("exaone_moe").config;
+  named["architectures"] = {"ExaoneMoEForCausalLM"};
+  CHECK(config_of(named).experts.n == 4);
   g.u32("exaone-moe.expert_gating_func", 1);
   expect_error(RIFFLE_UNSUPPORTED, {"exaone-moe.expert_gating_func: found 1, expected 2 (sigmoid)"},
                [&] { g.config(); });
@@ -135,7 +143,7 @@ TEST_CASE("Granite Swash: a base of RoPE for each layer", "[families]") {
   refused("granite_swa", RIFFLE_BAD_MODEL, "layer_rope_theta", {1e4, 0},
           "layer_rope_theta: found 2 entries, expected 5, one per layer");
   refused("granite_swa", RIFFLE_BAD_MODEL, "layer_rope_theta", {1e4, 0, -1, 0, 0},
-          "layer_rope_theta: found -1, expected 0 to 1e15");
+          "layer_rope_theta: found -1, expected 0, or above 1 up to 1e15");
   unwritten("granite_swa", "layer_rope_theta", {1e4, 0, 2e4, 0, 0},
             "layer_rope_theta: found 10000 and 20000");
   const std::string pattern = "granite_swa.attention.rope_pattern";
@@ -228,16 +236,14 @@ TEST_CASE("Apertus: values of the activation in each layer", "[families]") {
   const Config c = g.config();
   CHECK(c.layers[1].xielu.alpha_p == Approx(0.7).epsilon(0.01));
   CHECK(c.layers[2].xielu.beta == 0.5f);
-  g.array<float>("apertus.xielu.alpha_p", GgufType::F32, {0.5f, 0.5f});
-  expect_error(RIFFLE_BAD_MODEL,
-               {"apertus.xielu.alpha_p: found 2 entries, expected 3, one per layer"},
+  g.array<float>("xielu.alpha_p", GgufType::F32, {0.5f, 0.5f});
+  expect_error(RIFFLE_BAD_MODEL, {"xielu.alpha_p: found 2 entries, expected 3, one per layer"},
                [&] { g.config(); });
-  g.array<float>("apertus.xielu.alpha_p", GgufType::F32, {0.5f, INFINITY, 0.5f});
-  expect_error(RIFFLE_BAD_MODEL,
-               {"apertus.xielu.alpha_p: found inf in layer 1, expected a finite number"},
+  g.array<float>("xielu.alpha_p", GgufType::F32, {0.5f, INFINITY, 0.5f});
+  expect_error(RIFFLE_BAD_MODEL, {"xielu.alpha_p: found inf in layer 1, expected a finite number"},
                [&] { g.config(); });
-  g.erase("apertus.xielu.alpha_p");
-  expect_error(RIFFLE_BAD_MODEL, {"apertus.xielu.alpha_p: found 0 entries"}, [&] { g.config(); });
+  g.erase("xielu.alpha_p");
+  expect_error(RIFFLE_BAD_MODEL, {"xielu.alpha_p: found 0 entries"}, [&] { g.config(); });
   refused("apertus", RIFFLE_UNSUPPORTED, "hidden_act", "silu",
           "hidden_act: found \"silu\", expected \"xielu\"");
   auto json = tiny_checkpoint("apertus").config;
@@ -258,7 +264,8 @@ TEST_CASE("Command R: norms, windows and logits", "[families]") {
   refused("cohere", RIFFLE_UNSUPPORTED, "use_qk_norm", true,
           "use_qk_norm: found true, expected false");
   refused("cohere2", RIFFLE_BAD_MODEL, "sliding_window", nullptr,
-          "sliding_window: found null, expected the window of three layers in four");
+          "sliding_window: found null, expected a number of tokens, the window of three layers in "
+          "four");
   auto json = tiny_checkpoint("cohere").config;
   json["layer_norm_eps"] = 1e-3;
   CHECK(config_of(json).norm_eps == 1e-3f);

@@ -354,7 +354,9 @@ void CpuDevice::add_layer_embedding(int layer, const int32_t* tokens, int64_t n,
   const Weights& all = model_.weights;
   const LayerWeights& w = all.layers[layer];
   const int64_t dim = config_.dim, width = config_.layer_embedding_dim;
-  tokens_row_.reserve(n * dim * sizeof(float));
+  // A row has its token's embedding first, then the token's part of the layer's embedding.
+  const int64_t row = std::max(dim, width);
+  tokens_row_.reserve(n * row * sizeof(float));
   token_part_.reserve(n * width * sizeof(float));
   layer_part_.reserve(n * width * sizeof(float));
   auto *const rows = tokens_row_.as<float>(), *const part = token_part_.as<float>(),
@@ -369,7 +371,7 @@ void CpuDevice::add_layer_embedding(int layer, const int32_t* tokens, int64_t n,
   norm_heads(part, n, 1, all.layer_projection_norm);
   const float root = std::sqrt(static_cast<float>(width)), half = std::sqrt(0.5f);
   threads_->parallel_for(n, [&](int64_t i, int) {
-    float *const own = rows + i * dim, *const sum = part + i * width;
+    float *const own = rows + i * row, *const sum = part + i * width;
     kernels_->linear.dequant_row(all.layer_embedding.type, all.layer_embedding.data, width,
                                  tokens[i] * int64_t(config_.n_layers) + layer, own);
     for (int64_t j = 0; j < width; ++j) sum[j] = (sum[j] + own[j] * root) * half;

@@ -32,7 +32,7 @@ static void add_activations(const Config& c, const BackendOptions& options, Memo
   if (c.experts.n > 0) add("results of experts", {2, chunk, uint64_t(c.experts.n_used), dim});
   if (c.experts.next_to_ffn) add("results of FFNs and experts", {2, chunk, dim});
   if (const uint64_t width = c.layer_embedding_dim; width > 0)
-    add("per-layer embeddings", {chunk, 2 * width + dim});
+    add("per-layer embeddings", {chunk, 2 * width + std::max(width, dim)});
   // Logits of the current step and of the last one.
   add("logits", {2, step_rows, uint64_t(c.vocab_size)});
 }

@@ -8,8 +8,8 @@ namespace riffle {
 
 namespace {
 
-constexpr Field kAlphaP = {"xielu.alpha_p", nullptr}, kAlphaN = {"xielu.alpha_n", nullptr},
-                kBeta = {"xielu.beta", nullptr}, kEps = {"xielu.eps", nullptr};
+constexpr Field kAlphaP = {".xielu.alpha_p", nullptr}, kAlphaN = {".xielu.alpha_n", nullptr},
+                kBeta = {".xielu.beta", nullptr}, kEps = {".xielu.eps", nullptr};
 constexpr Field kFields[] = {kAlphaP, kAlphaN, kBeta, kEps};
 
 void describe(const Fields& f, int, Config* c) {

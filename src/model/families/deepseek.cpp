@@ -1,6 +1,7 @@
 // DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437) and GLM-4.7-Flash (Z.ai): multi-head latent
 // attention with RoPE of neighbouring dimensions, and experts next to shared ones after some dense
 // layers. GGUF has one architecture for all.
+#include <algorithm>
 #include <cmath>
 
 #include "model/families/family.h"
@@ -44,7 +45,7 @@ struct Usual {
   ExpertsConfig experts;
   int shared, dense;
   float scale;
-  bool sigmoid;
+  bool sigmoid, groups = false;
 };
 
 // Sets the sizes of heads, RoPE and the scale of scores.
@@ -85,6 +86,8 @@ void describe_attention(const Fields& f, const Usual& usual, Config* c) {
     bad_model(f.file(), f.name_of(kKvRank), std::to_string(l.kv_rank),
               format("an even number up to %d", kMaxHeadDim - l.rope_dim));
   c->n_kv_heads = 1;
+  if (c->qkv_bias || c->o_bias)
+    unsupported(f.file(), "biases of attention", "some", "none, with latent attention");
   if (f.is_json() && c->ropes[0].rotated > 0)
     unsupported(f.file(), "partial_rotary_factor", "less than 1", "1");
   if (!f.boolean(kInterleaved).value_or(true))
@@ -126,11 +129,13 @@ void read_kinds(const Fields& f, int dense, Config* c) {
     unsupported(f.file(), f.name_of(kStep), std::to_string(step), "1");
 }
 
-void read_groups(const Fields& f, Config* c) {
+// v3: config.json is one of DeepSeek-V3, which has 8 groups if it does not say.
+void read_groups(const Fields& f, bool v3, Config* c) {
   constexpr int kMostGroups = 64;
   Routing& routing = c->experts.routing;
-  routing.n_groups = dimension(f, f.name_of(kGroups), kMostGroups, 1);
-  routing.used_groups = dimension(f, f.name_of(kUsedGroups), routing.n_groups, routing.n_groups);
+  routing.n_groups = dimension(f, f.name_of(kGroups), kMostGroups, v3 ? 8 : 1);
+  routing.used_groups = dimension(f, f.name_of(kUsedGroups), routing.n_groups,
+                                  v3 ? std::min(4, routing.n_groups) : routing.n_groups);
   if (routing.n_groups == 1) return;
   const int size = c->experts.n / routing.n_groups;
   if (c->experts.n % routing.n_groups != 0 || size < 2)
@@ -166,7 +171,11 @@ void describe_experts(const Fields& f, const Usual& usual, Config* c) {
   Routing& routing = c->experts.routing;
   routing.sigmoid = usual.sigmoid;
   if (!f.is_json()) {
-    const uint64_t gating = f.integer(kGating).value_or(kSoftmax);
+    // Converters write no key for GLM-4.7-Flash. Only sigmoid routers have a bias.
+    const uint64_t given = f.integer(kGating).value_or(0), gating = given > 0 ? given
+                                                                    : c->experts.routing.choice_bias
+                                                                        ? kSigmoid
+                                                                        : kSoftmax;
     if (gating != kSoftmax && gating != kSigmoid)
       unsupported(f.file(), f.name_of(kGating), std::to_string(gating),
                   "1 (softmax) or 2 (sigmoid)");
@@ -180,7 +189,7 @@ void describe_experts(const Fields& f, const Usual& usual, Config* c) {
   c->experts.renormalised = f.boolean(kRenormalised).value_or(f.is_json() && usual.sigmoid);
   if (f.is_json() && !usual.sigmoid && c->experts.renormalised)  // transformers ignores it
     unsupported(f.file(), f.name_of(kRenormalised), "true", "false");
-  read_groups(f, c);
+  read_groups(f, f.is_json() && usual.groups, c);
 }
 
 void describe_with(const Fields& f, const Usual& usual, Config* c) {
@@ -194,8 +203,8 @@ void describe_v2(const Fields& f, int, Config* c) {
   describe_with(f, {1536, 128, 128, {.n = 64, .n_used = 0, .hidden_dim = 1407}, 2, 0, 1, false}, c);
 }
 void describe_v3(const Fields& f, int, Config* c) {
-  describe_with(f, {1536, 128, 128, {.n = 256, .n_used = 8, .hidden_dim = 2048}, 1, 3, 2.5, true},
-                c);
+  describe_with(
+      f, {1536, 128, 128, {.n = 256, .n_used = 8, .hidden_dim = 2048}, 1, 3, 2.5, true, true}, c);
 }
 void describe_glm(const Fields& f, int, Config* c) {
   describe_with(f, {768, 192, 256, {.n = 64, .n_used = 4, .hidden_dim = 1536}, 1, 1, 1.8f, true},

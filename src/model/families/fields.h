@@ -10,8 +10,9 @@
 
 namespace riffle {
 
-// The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
-// the format has no such field, or another field gives it.
+// The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. A key
+// that GGUF has without an architecture begins with a dot here. Null: the format has no such field,
+// or another field gives it.
 struct Field {
   const char *gguf, *json;
 };

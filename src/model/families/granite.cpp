@@ -140,8 +140,8 @@ void describe_swa(const Fields& f, int window, Config* c) {
   check_entries(f, kRopePattern, rotated.size(), *c);
   for (const bool layer : rotated) bases.push_back(layer ? c->ropes[0].theta : 0);
   for (const double base : bases)
-    if (!(base >= 0) || !(base <= 1e15))
-      bad_model(f.file(), f.name_of(kThetas), format("%g", base), "0 to 1e15");
+    if (!(base == 0 || base > 1) || !(base <= 1e15))
+      bad_model(f.file(), f.name_of(kThetas), format("%g", base), "0, or above 1 up to 1e15");
   if (!bases.empty()) read_bases(bases, c);
   c->sinks = true;
   describe(f, window, c);
