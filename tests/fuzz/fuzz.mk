@@ -31,7 +31,7 @@ fuzz-tools:
 fuzz: $(FUZZ_BIN) $(BUILD)/fuzz/make_seeds
 	@$(BUILD)/fuzz/make_seeds $(BUILD)/fuzz/corpus
 	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P 2 -I@ sh -c '\
-	  $(BUILD)/fuzz/fuzz_@ -max_total_time=$(FUZZ_SECONDS) -max_len=262144 -rss_limit_mb=2048 -timeout=10 \
+	  $(BUILD)/fuzz/fuzz_@ -max_total_time=$(FUZZ_SECONDS) -max_len=524288 -rss_limit_mb=2048 -timeout=10 \
 	    -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/@- $(BUILD)/fuzz/corpus/@ \
 	    >$(BUILD)/fuzz/@.log 2>&1 || { tail -n 60 $(BUILD)/fuzz/@.log; echo "fuzz_@: FAILED" >&2; exit 1; }; \
 	  echo "fuzz_@: $(FUZZ_SECONDS) s," \
