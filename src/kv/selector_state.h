@@ -14,10 +14,10 @@ namespace riffle {
 // The shape that a state is made for.
 struct StateShape {
   int n_layers = 0, n_kv_heads = 0, g = 0;  // g query heads share a KV head
-  int n_borrowing = 0;  // layers that attend to an earlier layer's keys, and so keep no codes
   BlockLayout layout;
   int64_t n_ctx = 0;  // tokens that the sequence may come to hold
   const cpu::Kernels* kernels = nullptr;
+  int n_borrowing = 0;  // layers that attend to an earlier layer's keys, and so keep no codes
 };
 
 // The last queries of a prompt, of one layer and KV head.
