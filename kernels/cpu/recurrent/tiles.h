@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/common/softplus.h"
+
 namespace riffle::cpu {
 
 inline constexpr int64_t kTokens = 16;  // tokens of a tile
 // Rows of a matrix that stay in the first-level cache for a tile.
 inline constexpr int64_t kRows = 32;
-
-inline float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 // Calls tile(begin, end, state, next) for the tiles of n tokens: state is the matrix before the
 // tile, next receives the one after it. from, to: gated_delta.h. The matrix has `values` values,

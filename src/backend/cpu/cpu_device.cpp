@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/common/hadamard.h"
+#include "kernels/common/softplus.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -118,8 +119,7 @@ void CpuDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
 void CpuDevice::softplus_gate(float* x, const float* gate, int64_t n, int64_t width) {
   for_values(threads_, n, [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i) {
-      // log(1 + e^g), without an overflow of e^g.
-      const float factor = std::max(gate[i], 0.0f) + std::log1p(std::exp(-std::fabs(gate[i])));
+      const float factor = softplus(gate[i]);
       for (int64_t j = i * width; j < (i + 1) * width; ++j) x[j] *= factor;
     }
   });

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/common/softplus.h"
+
 namespace riffle {
 namespace {
 
@@ -204,8 +206,6 @@ static auto gated_kernel(const cpu::LinearKernels& k, Activation activation) {
   }
   return decltype(k.swiglu){};
 }
-
-static float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
 
 void CpuProducts::xielu(float* up, int64_t count, const float* values) {
   const float beta = values[2], eps = values[3], positive = softplus(values[0]),

@@ -25,16 +25,17 @@ constexpr Field kKvRank = {"attention.kv_lora_rank", "kv_lora_rank"},
                 kShared = {"expert_shared_count", "n_shared_experts"},
                 kSharedWidth = {"expert_shared_feed_forward_length", nullptr},
                 kDense = {"leading_dense_block_count", "first_k_dense_replace"},
-                kKinds = {nullptr, "mlp_layer_types"}, kStep = {nullptr, "moe_layer_freq"},
-                kGating = {"expert_gating_func", nullptr}, kScoring = {nullptr, "scoring_func"},
-                kChoice = {nullptr, "topk_method"}, kGroups = {"expert_group_count", "n_group"},
+                kStep = {nullptr, "moe_layer_freq"}, kGating = {"expert_gating_func", nullptr},
+                kScoring = {nullptr, "scoring_func"}, kChoice = {nullptr, "topk_method"},
+                kGroups = {"expert_group_count", "n_group"},
                 kUsedGroups = {"expert_group_used_count", "topk_group"},
                 kRenormalised = {"expert_weights_norm", "norm_topk_prob"},
                 kScale = {"expert_weights_scale", "routed_scaling_factor"};
-constexpr Field kFields[] = {
-    kKvRank,  kQueryRank, kQuery,  kValue,  kNope,        kRotatedDim,   kInterleaved, kDraft,
-    kExperts, kUsed,      kWidth,  kShared, kSharedWidth, kDense,        kKinds,       kStep,
-    kGating,  kScoring,   kChoice, kGroups, kUsedGroups,  kRenormalised, kScale};
+constexpr Field kFields[] = {kKvRank,     kQueryRank,    kQuery,       kValue,   kNope,
+                             kRotatedDim, kInterleaved,  kDraft,       kExperts, kUsed,
+                             kWidth,      kShared,       kSharedWidth, kDense,   field::kFfnTypes,
+                             kStep,       kGating,       kScoring,     kChoice,  kGroups,
+                             kUsedGroups, kRenormalised, kScale};
 
 // The epsilon of the norms of latents. No file has it.
 constexpr float kLatentEps = 1e-6f;
@@ -113,18 +114,7 @@ void describe_attention(const Fields& f, const Usual& usual, Config* c) {
 
 // Tells which layers have experts. dense: first layers without, if the file does not say.
 void read_kinds(const Fields& f, int dense, Config* c) {
-  const std::vector<std::string> kinds = f.strings(kKinds);
-  if (!kinds.empty() && kinds.size() != c->layers.size())
-    bad_model(f.file(), f.name_of(kKinds), std::to_string(kinds.size()) + " layers",
-              std::to_string(c->n_layers) + ", as " + f.name_of(field::kLayers));
-  const uint64_t first = f.integer(kDense).value_or(f.is_json() ? static_cast<uint64_t>(dense) : 0);
-  for (size_t l = 0; l < c->layers.size(); ++l) {
-    c->layers[l].has_experts = kinds.empty() ? l >= first : kinds[l] == "sparse";
-    if (!kinds.empty() && kinds[l] != "sparse" && kinds[l] != "dense")
-      unsupported(f.file(), f.name_of(kKinds),
-                  "\"" + printable(kinds[l], 40) + "\" at " + std::to_string(l),
-                  "\"dense\" or \"sparse\"");
-  }
+  read_ffn_types(f, f.integer(kDense).value_or(f.is_json() ? static_cast<uint64_t>(dense) : 0), c);
   if (const uint64_t step = f.integer(kStep).value_or(1); step != 1)
     unsupported(f.file(), f.name_of(kStep), std::to_string(step), "1");
 }
@@ -212,11 +202,7 @@ void describe_glm(const Fields& f, int, Config* c) {
 }
 
 std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
-  const auto first = std::ranges::find(c.layers, true, &LayerConfig::has_experts);
-  if (std::find_if(first, c.layers.end(), [](const auto& l) { return !l.has_experts; }) !=
-      c.layers.end())
-    unsupported(where, kKinds.json, "a dense layer after one with experts",
-                "dense layers first, to write the model as GGUF");
+  require_leading_dense(c, where, field::kFfnTypes.json);
   if (c.experts.n == 0) return {};
   return {{kScale, c.experts.routing.scale}};
 }
@@ -248,11 +234,7 @@ constexpr TensorNames kGguf = [] {
   names.wkv_b = "attn_kv_b.weight";
   names.k_b = "attn_k_b.weight";
   names.v_b = "attn_v_b.weight";
-  names.choice_bias = "exp_probs_b.bias";
   names.expert_w13 = "ffn_gate_up_exps.weight";
-  names.shared_w1 = "ffn_gate_shexp.weight";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
   names.drafts = names.layer;
   names.draft_mark = "nextn.";
   return names;
@@ -260,53 +242,32 @@ constexpr TensorNames kGguf = [] {
 
 }  // namespace
 
+// Describes a family of config.json.
+static constexpr Family family(const char* model_type, const char* class_name, Defaults defaults,
+                               void (*describe)(const Fields&, int, Config*)) {
+  return {
+      .name = "deepseek2",
+      .model_type = model_type,
+      .class_name = class_name,
+      .defaults = defaults,
+      .latent = true,
+      .rope_interleaved = true,
+      .interleaved_in_folders = true,
+      .partial_rope = true,
+      .hf_names = &kNames,
+      .gguf_names = &kGguf,
+      .fields = kFields,
+      .describe = describe,
+      .values = values,
+  };
+}
+
 extern const Family kDeepseekV2, kDeepseekV3, kGlm4MoeLite;
-const Family kDeepseekV2 = {
-    .name = "deepseek2",
-    .model_type = "deepseek_v2",
-    .class_name = "DeepseekV2ForCausalLM",
-    .defaults = {2048, 102400, 1e-6, 10000, 0, 64, false, 32},
-    .latent = true,
-    .rope_interleaved = true,
-    .interleaved_in_folders = true,
-    .partial_rope = true,
-    .hf_names = &kNames,
-    .gguf_names = &kGguf,
-    .fields = kFields,
-    .describe = describe_v2,
-    .values = values,
-};
-
-const Family kDeepseekV3 = {
-    .name = "deepseek2",
-    .model_type = "deepseek_v3",
-    .class_name = "DeepseekV3ForCausalLM",
-    .defaults = {4096, 129280, 1e-6, 10000, 0, 64, false, 128},
-    .latent = true,
-    .rope_interleaved = true,
-    .interleaved_in_folders = true,
-    .partial_rope = true,
-    .hf_names = &kNames,
-    .gguf_names = &kGguf,
-    .fields = kFields,
-    .describe = describe_v3,
-    .values = values,
-};
-
-const Family kGlm4MoeLite = {
-    .name = "deepseek2",
-    .model_type = "glm4_moe_lite",
-    .class_name = "Glm4MoeLiteForCausalLM",
-    .defaults = {202752, 154880, 1e-5, 10000, 0, 64, false, 20},
-    .latent = true,
-    .rope_interleaved = true,
-    .interleaved_in_folders = true,
-    .partial_rope = true,
-    .hf_names = &kNames,
-    .gguf_names = &kGguf,
-    .fields = kFields,
-    .describe = describe_glm,
-    .values = values,
-};
+const Family kDeepseekV2 = family("deepseek_v2", "DeepseekV2ForCausalLM",
+                                  {2048, 102400, 1e-6, 10000, 0, 64, false, 32}, describe_v2);
+const Family kDeepseekV3 = family("deepseek_v3", "DeepseekV3ForCausalLM",
+                                  {4096, 129280, 1e-6, 10000, 0, 64, false, 128}, describe_v3);
+const Family kGlm4MoeLite = family("glm4_moe_lite", "Glm4MoeLiteForCausalLM",
+                                   {202752, 154880, 1e-5, 10000, 0, 64, false, 20}, describe_glm);
 
 }  // namespace riffle

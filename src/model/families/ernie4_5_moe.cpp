@@ -75,14 +75,6 @@ constexpr TensorNames kNames = [] {
   names.drafts = "model.mtp_";
   return names;
 }();
-constexpr TensorNames kGguf = [] {
-  TensorNames names = kGgufNames;
-  names.choice_bias = "exp_probs_b.bias";
-  names.shared_w1 = "ffn_gate_shexp.weight";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
-  return names;
-}();
 
 }  // namespace
 
@@ -95,7 +87,6 @@ const Family kErnie45Moe = {
     .rope_interleaved = true,
     .interleaved_in_folders = true,
     .hf_names = &kNames,
-    .gguf_names = &kGguf,
     .fields = kFields,
     .describe = describe,
     .values = values,

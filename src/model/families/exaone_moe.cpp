@@ -81,10 +81,6 @@ constexpr TensorNames kNames = [] {
 }();
 constexpr TensorNames kGguf = [] {
   TensorNames names = kGgufNames;
-  names.choice_bias = "exp_probs_b.bias";
-  names.shared_w1 = "ffn_gate_shexp.weight";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
   names.drafts = names.layer;
   names.draft_mark = "nextn.";
   return names;

@@ -181,9 +181,6 @@ constexpr TensorNames kHybridGguf = [] {
   TensorNames names = kGgufNames;
   names.mix = mamba2_gguf_mix;
   names.mix_out = "ssm_out.weight";
-  names.shared_w1 = "ffn_gate_shexp.weight";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
   return names;
 }();
 

@@ -127,14 +127,6 @@ constexpr TensorNames kNames = [] {
   names.shared_w2 = "mlp.shared_expert.down_proj.weight";
   return names;
 }();
-constexpr TensorNames kGguf = [] {
-  TensorNames names = kGgufNames;
-  names.choice_bias = "exp_probs_b.bias";
-  names.shared_w1 = "ffn_gate_shexp.weight";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
-  return names;
-}();
 
 }  // namespace
 
@@ -153,7 +145,6 @@ const Family kLaguna = {
     .window_default = 512,
     .full_first = true,
     .hf_names = &kNames,
-    .gguf_names = &kGguf,
     .fields = kFields,
     .describe = describe,
     .values = values,

@@ -122,7 +122,6 @@ constexpr TensorNames kGguf = [] {
     return std::vector<const char*>{"shortconv.in_proj.weight", "shortconv.conv.weight"};
   };
   names.mix_out = "shortconv.out_proj.weight";
-  names.choice_bias = "exp_probs_b.bias";
   return names;
 }();
 

@@ -181,9 +181,6 @@ constexpr TensorNames kGguf = [] {
   names.ffn_norm = names.attn_norm;
   names.mix = mamba2_gguf_mix;
   names.mix_out = "ssm_out.weight";
-  names.choice_bias = "exp_probs_b.bias";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
   return names;
 }();
 

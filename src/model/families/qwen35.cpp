@@ -175,10 +175,6 @@ constexpr TensorNames kGguf = [] {
   names.mix = gguf_mix;
   names.mix_out = "ssm_out.weight";
   names.expert_w13 = "ffn_gate_up_exps.weight";
-  names.shared_w1 = "ffn_gate_shexp.weight";
-  names.shared_w3 = "ffn_up_shexp.weight";
-  names.shared_w2 = "ffn_down_shexp.weight";
-  names.shared_gate = "ffn_gate_inp_shexp.weight";
   return names;
 }();
 
