@@ -34,15 +34,17 @@ inline Status ctas_together(const void* kernel, int threads, size_t smem, int n_
   return status;
 }
 
+// smem: dynamic shared memory of a CTA, bytes.
 template <class Kernel, class Args>
 Status launch(Kernel kernel, const Args& args, dim3 grid, int threads, bool overlap,
-              cudaStream_t stream) {
+              cudaStream_t stream, size_t smem = 0) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = smem;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = overlap ? 1 : 0;

@@ -21,7 +21,7 @@ inline constexpr int kRowWarps = 64;
 // A warp attends for up to kMaxGroup query heads. A row of more, but at most kMaxHeads, is attended
 // to in parts (decode_parts.h), which share its order. The rules of papers/ and steps that the host
 // drives take up to kMaxGroup.
-inline constexpr int kMaxGroup = 8, kMaxHeads = 16;
+inline constexpr int kMaxGroup = 8, kMaxHeads = 24;
 // The most slices of a row, and the number of its counters in DecodeStep::arrivals: its own and
 // those of its slices.
 inline constexpr int kMaxSlices = 8, kRowArrivals = 1 + kMaxSlices;

@@ -17,7 +17,8 @@ template <class T, int D>
 struct BlockShape {
   static constexpr int kChunk = 16 / sizeof(T),
                        kChunks = D / kChunk;  // values a chunk, chunks a token
-  static constexpr int kLanes = kChunks < 32 ? kChunks : 32, kPerLane = kChunks / kLanes;
+  static constexpr int kLanes = kChunks < 32 ? kChunks : 32,
+                       kPerLane = (kChunks + kLanes - 1) / kLanes;
   static constexpr int kTokens = 32 / kLanes, kValues = kChunk * kPerLane;
 };
 
@@ -29,7 +30,9 @@ struct BlockShape<Q8Kv, D> : BlockShape<__half, D> {};
 template <class T, int D>
 struct StagedRows {
   __device__ static uint4 chunk(const uint4* rows, int t, int c, int, bool) {
-    return rows[stage_chunk<BlockShape<T, D>::kChunks>(t, c)];
+    using Shape = BlockShape<T, D>;
+    if (Shape::kChunks % Shape::kLanes != 0 && c >= Shape::kChunks) return make_uint4(0, 0, 0, 0);
+    return rows[stage_chunk<Shape::kChunks>(t, c)];
   }
 };
 template <int D>
@@ -213,7 +216,7 @@ struct CoreBlock {
         float x = o[h][j];
 #pragma unroll
         for (int w = kLanes; w < 32; w *= 2) x += __shfl_xor_sync(kAllLanes, x, w);
-        if (lane < kLanes && h < g) to[h * stride + value_at(sub, j)] = x;
+        if (lane < kLanes && h < g && value_at(sub, j) < D) to[h * stride + value_at(sub, j)] = x;
       }
   }
   __device__ void save(float* at) const {

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
+#include "kernels/cuda/head_dims.h"
 
 namespace riffle::cuda {
 
@@ -16,9 +17,13 @@ namespace riffle::cuda {
 
 template <int D>
 struct MmaBlock {
-  static constexpr int kHeads = 8, kSteps = D / 16, kTiles = D / 8, kRowBytes = 2 * D,
+  // Steps of 16 dimensions of keys; tiles of 8 dimensions of values.
+  static constexpr int kHeads = 8, kSteps = D / 16, kTiles = kValueDim<D> / 8, kRowBytes = 2 * D,
                        kChunks = D / 8;
   static constexpr bool kKeepQ = D <= 64;  // in registers; else from shared memory for every block
+  // Registers do not hold the values of wide heads twice. So the last block's values are merged at
+  // once, and its result cannot be dropped.
+  static constexpr bool kMergesAtOnce = D > kMaxNarrowDim;
   static constexpr int kValues = 2 * kTiles;
   static constexpr float kHeadroom =
       14;  // probabilities are at most 2^14, so that their low parts do not underflow
@@ -31,7 +36,8 @@ struct MmaBlock {
 
   // A softmax over some tokens: its values are sum 2^(score - m) v, and s is sum 2^(score - m).
   float o[kTiles][2], m, s;          // merged so far; columns 8 tile + 2 (lane % 4) + {0, 1}
-  float local[kTiles][2], m_b, s_b;  // the last block's own
+  float local[kMergesAtOnce ? 1 : kTiles][2], m_b, s_b;  // the last block's own
+  float before, now;  // factors of the values merged so far and of the last block's
   uint32_t q[kKeepQ ? kSteps : 1][4];
   uint32_t p[4][4];   // probabilities of 16 tokens each
   float raw[D / 16];  // q on its way to shared memory: 16 threads a head
@@ -159,13 +165,22 @@ struct MmaBlock {
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
     s_b = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
   }
+  // Takes column j of a tile of the last block's values.
+  __device__ void take_value(int tile, int j, float value) {
+    if constexpr (kMergesAtOnce) o[tile][j] = __fmaf_rn(value, now, __fmul_rn(o[tile][j], before));
+    else local[tile][j] = value;
+  }
+  __device__ void begin_values() {
+    if constexpr (kMergesAtOnce) merge_factors();
+  }
   // v: [16 kK tokens][D], zeros after the tokens held.
   template <int kK>
   __device__ void values_of(const uint4* v) {
+    begin_values();
     const int t = lane % 8 + (lane / 8 & 1) * 8;
     const uint32_t v_at = shared_address(v + stage_chunk<kChunks>(t, lane / 16));
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kTiles / 2; ++step) {
       float c[2][4] = {};
 #pragma unroll
       for (int i = 0; i < kK; ++i) {
@@ -177,7 +192,7 @@ struct MmaBlock {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 2; ++j) local[2 * step + i][j] = __fadd_rn(c[i][j], c[i][j + 2]);
+        for (int j = 0; j < 2; ++j) take_value(2 * step + i, j, __fadd_rn(c[i][j], c[i][j + 2]));
     }
   }
 
@@ -191,16 +206,20 @@ struct MmaBlock {
     else if (block_size == 16) values_of<1>(v);
     else values_of<4>(v);
   }
+  // Merges the last block's softmax into the one so far, and sets the factors of both's values.
+  __device__ void merge_factors() {
+    const auto exp2 = [](float x) { return exp2_approx(x); };
+    merge_states(m, s, m_b, s_b, exp2, [&](float x, float y) { before = x, now = y; });
+  }
   // Merges the last block's own values into those merged so far.
   __device__ void merge() {
-    const auto exp2 = [](float x) { return exp2_approx(x); };
-    merge_states(m, s, m_b, s_b, exp2, [&](float before, float now) {
+    if constexpr (kMergesAtOnce) return;
+    merge_factors();
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i)
+    for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
-          o[i][j] = __fmaf_rn(local[i][j], now, __fmul_rn(o[i][j], before));
-    });
+      for (int j = 0; j < 2; ++j)
+        o[i][j] = __fmaf_rn(local[kMergesAtOnce ? 0 : i][j], now, __fmul_rn(o[i][j], before));
   }
 
   // to: [g][stride] floats.
@@ -210,6 +229,11 @@ struct MmaBlock {
     for (int i = 0; i < kTiles; ++i)
       *reinterpret_cast<float2*>(to + head() * stride + 8 * i + 2 * (lane % 4)) =
           make_float2(o[i][0], o[i][1]);
+    store_rest(to, stride);
+  }
+  // Stores zeros in the dimensions of keys that values lack.
+  __device__ void store_rest(float* to, int stride) const {
+    for (int x = kValueDim<D> + lane % 4; x < D; x += 4) to[head() * stride + x] = 0;
   }
   // Lane states between launches: value i is at at[32 * i].
   __device__ void save(float* at) const {

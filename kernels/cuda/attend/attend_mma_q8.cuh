@@ -19,7 +19,10 @@ template <int D>
 struct MmaBlockQ8 : MmaBlock<D> {
   using Base = MmaBlock<D>;
   using typename Base::Shared;
-  static constexpr int kGroups = D / kQ8Values, kScaleWords = (kGroups + 3) / 4;
+  static constexpr int kGroups = D / kQ8Values, kValueGroups = kValueDim<D> / kQ8Values,
+                       kScaleWords = (kGroups + 3) / 4;
+  // The scales of wide keys are too many for registers: they are read when they are needed.
+  static constexpr bool kReadsScales = kScaleWords > 2;
 
   int d, words;       // dimensions of a row, and its words with its scales
   uint64_t counting;  // tokens of the last block that count
@@ -57,7 +60,7 @@ struct MmaBlockQ8 : MmaBlock<D> {
     for (int t = 0; t < 2 * kK; ++t)
 #pragma unroll
       for (int i = 0; i < kScaleWords; ++i)
-        scales[t][i] = d / 4 + i < words ? rows[2 * t * words + d / 4 + i] : 0;
+        scales[t][i] = kReadsScales || d / 4 + i >= words ? 0 : rows[2 * t * words + d / 4 + i];
         // Not unrolled where possible, as in MmaBlock.
 #pragma unroll(Base::kKeepQ ? Base::kSteps : 2)
     for (int step = 0; step < Base::kSteps; ++step) {
@@ -66,8 +69,9 @@ struct MmaBlockQ8 : MmaBlock<D> {
       const int word = 2 * c + step % 2 + 8 * (step / 2), group = step / 2;
 #pragma unroll
       for (int t = 0; t < 2 * kK; ++t) {
-        const uint32_t bytes =
-            kScaleWords == 1 || group < 4 ? scales[t][0] : scales[t][kScaleWords - 1];
+        const uint32_t bytes = kReadsScales ? rows[2 * t * words + d / 4 + group / 4]
+                               : kScaleWords == 1 || group < 4 ? scales[t][0]
+                                                               : scales[t][kScaleWords - 1];
         const bool has = 4 * word < d;
         const uint2 k = q8_unpack(has ? rows[2 * t * words + word] : 0,
                                   scales_of(has ? bytes : 0, has ? bytes : 0, group));
@@ -88,11 +92,12 @@ struct MmaBlockQ8 : MmaBlock<D> {
 
   template <int kK>
   __device__ void values_of(const uint32_t* values) {
+    this->begin_values();
     const int c = this->lane % 4, column = this->lane / 4;
     const uint32_t* rows = values + 4 * kK * c * words;
     const auto counts = static_cast<uint32_t>(counting >> (4 * kK * c));
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
+    for (int group = 0; group < kValueGroups; ++group) {
       float sums[4][4] = {};
       const bool has = kQ8Values * group + 4 * column < d;
 #pragma unroll
@@ -121,7 +126,7 @@ struct MmaBlockQ8 : MmaBlock<D> {
       for (int e = 0; e < 4; ++e)
 #pragma unroll
         for (int j = 0; j < 2; ++j)
-          this->local[4 * group + e][j] = __fadd_rn(sums[e][j], sums[e][j + 2]);
+          this->take_value(4 * group + e, j, __fadd_rn(sums[e][j], sums[e][j + 2]));
     }
   }
 
@@ -144,13 +149,14 @@ struct MmaBlockQ8 : MmaBlock<D> {
     if (this->head() >= g) return;
     const auto& o = this->o;
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group)
+    for (int group = 0; group < kValueGroups; ++group)
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         *reinterpret_cast<float4*>(to + this->head() * stride + kQ8Values * group +
                                    4 * (2 * (this->lane % 4) + j)) =
             make_float4(o[4 * group][j], o[4 * group + 1][j], o[4 * group + 2][j],
                         o[4 * group + 3][j]);
+    this->store_rest(to, stride);
   }
 };
 

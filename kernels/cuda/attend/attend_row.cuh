@@ -304,6 +304,9 @@ struct RowWarp {
                      int64_t(row) * a.step.max_blocks + b);
     }
     block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, mask, memory.block);
+    if (const int p = own(used); p >= r.first_sample)  // a sample counts 2^weight times
+      block_.m_b +=
+          __ldcg(a.scratch.sample_weights + int64_t(row) * kMaxSamples + p - r.first_sample);
   }
   __device__ void values() {
     const int stage = used % a.n_stages;
@@ -311,7 +314,8 @@ struct RowWarp {
     const uint4* block_at = ring + stage * stage_chunks();
     if constexpr (kMayHalve)
       if (halves()) return values_in_place_of_keys(what);
-    block_.values(block_at + stage_chunks() / 2, a.step.layout.block_size, memory.block);
+    block_.values(block_at + StageOf::values_at(a.step.layout.block_size), a.step.layout.block_size,
+                  memory.block);
     if (what.y == kMiss) {
       ++misses;
       if (fills_slots()) keep(what.x, block_at);
@@ -349,9 +353,6 @@ struct RowWarp {
   }
   // Counts the last block's result, at position p.
   __device__ void keep_result(int p) {
-    if (p >= r.first_sample)  // a sample counts 2^weight times
-      block_.m_b +=
-          __ldcg(a.scratch.sample_weights + int64_t(row) * kMaxSamples + p - r.first_sample);
     block_.merge();
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
     if (lane == 0 && a.step.order != nullptr)

@@ -48,6 +48,37 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
 Status relu_squared(const void* x, int64_t count, WType in_type, void* out, WType out_type,
                     cudaStream_t stream, const float* bias = nullptr, int64_t width = 0);
 
+// Products of heads with a matrix each (HeadProducts of src/backend/device.h), for the few rows of a
+// step: y[i*ldy + h*y_head + r] = w[h*rows + r] . (x + i*ldx + h*x_head). The `copied` values of x
+// behind the first w.cols are copied behind the product.
+struct HeadProductsStep {
+  Matrix w;          // head h has rows [h * rows, (h + 1) * rows)
+  int64_t rows = 0;  // rows of one head
+  int n_heads = 0;
+  const float* x = nullptr;
+  int64_t ldx = 0, x_head = 0;
+  float* y = nullptr;
+  int64_t ldy = 0, y_head = 0;
+  int64_t n = 0, copied = 0;
+  bool overlap = false;  // see Gemv::overlap
+};
+Status head_products_step(const HeadProductsStep& args, cudaStream_t stream);
+// Operands of such products in a prompt: out [n_heads][n][cols] of out_type. Copies the other
+// values to y, whose products have `rows` values.
+struct HeadOperands {
+  const float* x = nullptr;
+  int64_t ldx = 0, x_head = 0;
+  float* y = nullptr;
+  int64_t ldy = 0, y_head = 0;
+  int64_t n = 0, cols = 0, rows = 0, copied = 0;
+  int n_heads = 0;
+  void* out = nullptr;
+  WType out_type = WType::F16;
+};
+Status head_operands(const HeadOperands& args, cudaStream_t stream);
+// Transforms n rows x [n][d] in place (kernels/common/hadamard.h). d is at most 1,024.
+Status hadamard_rows(float* x, int64_t n, int d, cudaStream_t stream);
+
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
 // cos_sin[position][RopePairs::row_width(head_dim) / 2][2]. `pairs` is the order of the input; pair
 // j of the output is always (j, j + head_dim/2). transform: also transforms the heads after the
@@ -57,7 +88,7 @@ Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const fl
 
 // rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to the position
 // sequences[i].n_tokens - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the
-// sequences' tails of this layer.
+// sequences' tails of this layer. v null: blocks have keys alone.
 struct RopeAppendStep {
   float* q = nullptr;
   const float *k = nullptr, *v = nullptr;

@@ -71,38 +71,39 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, RopePair
 }
 
 // Appends the value and the rotated key `pair`, both in 8 bits. The key is transformed, then
-// `centre` is subtracted, unless it is null. Numbers that share a scale are in one warp.
+// `centre` is subtracted, unless it is null. Numbers that share a scale are in one warp. v null: the
+// block has no values.
 __device__ void append_q8(const Pair& pair, const float* v, int half, const float* centre,
                           std::byte* key, std::byte* value) {
   __shared__ float numbers[2][2 * kMaxHalf];  // key, value
   const int j = threadIdx.x, d = 2 * half, groups = (d + kQ8Values - 1) / kQ8Values;
   if (j < half) {
     numbers[0][j] = pair.first, numbers[0][j + half] = pair.second;
-    numbers[1][j] = v[j], numbers[1][j + half] = v[j + half];
+    if (v != nullptr) numbers[1][j] = v[j], numbers[1][j + half] = v[j + half];
   }
   __syncthreads();
   hadamard_shared(numbers[0], half);
   constexpr int kAtOnce = 4;  // all that a warp has, for most head dimensions
-  const auto warps = static_cast<int>(blockDim.x / 32);
-  for (int first = j / 32; first < 2 * groups; first += kAtOnce * warps) {
+  const int warps = static_cast<int>(blockDim.x / 32), rows_of_token = v != nullptr ? 2 : 1;
+  for (int first = j / 32; first < rows_of_token * groups; first += kAtOnce * warps) {
     std::byte* rows[kAtOnce];
     int at[kAtOnce];
     float x[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int number = first + i * warps, of = number / groups;
-      rows[i] = of == 0 ? key : of == 1 ? value : nullptr;
+      rows[i] = of == 0 ? key : of < rows_of_token ? value : nullptr;
       at[i] = number % groups;
       const int from = kQ8Values * at[i] + j % 32;
-      x[i] = of < 2 && from < d ? numbers[of][from] : 0;
+      x[i] = of < rows_of_token && from < d ? numbers[of][from] : 0;
       if (centre != nullptr && of == 0 && from < d) x[i] = __fsub_rn(x[i], centre[from]);
     }
     q8_store_groups(rows, d, at, x);
   }
 }
 
-// Writes the rotated key and the value to row `slot` of a block. centre: subtracted from a Q8
-// key, or null. All threads of the block call this.
+// Writes the rotated key and the value to row `slot` of a block. v null: the block has no values.
+// centre: subtracted from a Q8 key, or null. All threads of the block call this.
 __device__ void append(const float* k, const float* v, int half, const float* cs, RopePairs pairs,
                        std::byte* block, int64_t slot, const KvLayout& layout,
                        const float* centre) {
@@ -117,6 +118,7 @@ __device__ void append(const float* k, const float* v, int half, const float* cs
   const int64_t row = slot * layout.head_dim;
   store_kv(block, layout.type, row + j, pair.first);
   store_kv(block, layout.type, row + j + half, pair.second);
+  if (v == nullptr) return;
   store_kv(block + layout.value_offset, layout.type, row + j, v[j]);
   store_kv(block + layout.value_offset, layout.type, row + j + half, v[j + half]);
 }
@@ -144,7 +146,7 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
   }
   const int64_t kv_head = head - a.n_heads;
   const int64_t from = i * a.ldk + kv_head * d;
-  append(a.k + from, a.v + from, d / 2, cs, a.pairs,
+  append(a.k + from, a.v == nullptr ? nullptr : a.v + from, d / 2, cs, a.pairs,
          sequence.tail + a.tail_offset + kv_head * a.layout.block_bytes,
          position % a.layout.block_size, a.layout,
          a.key_centre ? a.key_centre + kv_head * d : nullptr);
@@ -156,7 +158,7 @@ __global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, cons
   const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i,
                 from = i * ldk + head * layout.head_dim;
   const int64_t block = head * n_blocks + position / layout.block_size;
-  append(k + from, v + from, layout.head_dim / 2,
+  append(k + from, v == nullptr ? nullptr : v + from, layout.head_dim / 2,
          cos_sin + position * pairs.row_width(layout.head_dim), pairs,
          blocks + block * layout.block_bytes, position % layout.block_size, layout,
          key_centre ? key_centre + head * layout.head_dim : nullptr);

@@ -1,6 +1,6 @@
 // Prefill attention without an n x n matrix: FlashAttention-2 (Dao 2023, section 3) over KV blocks.
 // On compute capability 9.0, flash_prefill_hopper.cu replaces this kernel for f16 KV and head sizes
-// 64, 128 and 256, if the build has its kernels.
+// 64, 128 and 256, if the build has its kernels. flash_prefill_wide.cu has f16 KV of wider heads.
 //
 // Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that
 // order, whichever chunk or query tile the row lies in. A tile that lies after the row adds exact
@@ -10,56 +10,13 @@
 // are written as x + 0. Keys and values after the last token (garbage, even NaN) are read as zeros.
 #include <type_traits>
 
-#include "kernels/common/agreed.h"
 #include "kernels/cuda/head_dims.h"
-#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill/flash_prefill_hopper.h"
-#include "kernels/cuda/prefill/flash_rows.cuh"
-#include "kernels/cuda/prefill/prefill.h"
+#include "kernels/cuda/prefill/flash_prefill_wide.h"
+#include "kernels/cuda/prefill/flash_tile.cuh"
 
 namespace riffle::cuda {
 namespace {
-
-struct Params {
-  const float* q;
-  const float* sinks;
-  const std::byte* blocks;
-  const uint64_t* tiles;  // words of query tile 0; null: all keys are read
-  void* out;
-  int64_t ldq, ldo, n_blocks, block_bytes, value_offset, tile_words, head_words;
-  int n, pos0;
-  int offset;       // rows of query tile 0 before the chunk, if keys are chosen
-  int window;       // keys that a query sees, its own included
-  int group;        // heads of a KV head
-  int block_shift;  // log2(block_size)
-  float scale;      // log2(e) / sqrt(d): scores are exponents of two
-  WType out_type;
-};
-
-// Query tiles with the most keys start first, so that the last CTAs to run are short ones. Heads
-// are the fast index: those of a group run side by side and find each other's keys in L2.
-__device__ __forceinline__ int query_tile() { return static_cast<int>(gridDim.y - 1 - blockIdx.y); }
-
-// Words that say which key tiles the queries of rows first.. of the chunk read; null: all.
-__device__ __forceinline__ const uint64_t* chosen_tiles(const Params& p, int head, int first) {
-  if (p.tiles == nullptr) return nullptr;
-  return p.tiles + head * p.head_words + (first + p.offset) / kQueryTile * p.tile_words;
-}
-
-// Returns the first of the tiles [tile, end) of kKeys keys that is read; end: none.
-template <int kKeys>
-__device__ __forceinline__ int next_tile(const uint64_t* chosen, int tile, int end) {
-  constexpr int kEach = kKeyTile / kKeys;  // tiles with one bit
-  static_assert(kKeyTile % kKeys == 0);
-  while (chosen != nullptr && tile < end) {
-    const int bit = tile / kEach;
-    const uint64_t rest = chosen[bit / 64] >> bit % 64;
-    if (rest & 1) break;
-    tile =
-        (rest == 0 ? (bit / 64 + 1) * 64 : bit + __ffsll(static_cast<int64_t>(rest)) - 1) * kEach;
-  }
-  return min(tile, end);
-}
 
 // ---- f16 blocks: tensor cores ----
 
@@ -77,19 +34,7 @@ struct F16Tile {
   static constexpr int kStages = 2, kSharedBytes = kQBytes + kStages * 2 * kTileBytes;
 };
 
-// Byte offset of 16-byte chunk c of a row. The eight rows that ldmatrix takes at once fall into
-// different banks.
-template <int kRowBytes>
-__device__ __forceinline__ uint32_t swizzled(int row, int c) {
-  return static_cast<uint32_t>(row * kRowBytes + ((c ^ (row & 7)) << 4));
-}
-
 #if __CUDA_ARCH__ >= 800
-
-// Returns the address of chunk c + 2 * pair of a row, given that of chunk c < 2.
-__device__ __forceinline__ uint32_t skip_chunk_pairs(uint32_t address, int pair) {
-  return (address ^ ((2 * pair & 7) << 4)) + ((2 * pair & ~7) << 4);
-}
 
 // Byte offset of chunk c of key i of a tile, from the first block that the tile touches. Blocks of
 // one head are contiguous.
@@ -147,27 +92,10 @@ __device__ __forceinline__ void load_tile(const std::byte* head, int first, int 
   }
 }
 
-// Loads queries [first, first + kRows) of the head, scaled, as f16 (saturating), into shared
-// memory; zeros after the last.
-template <int kD>
-__device__ __forceinline__ void load_queries(const Params& p, int first, int head,
-                                             unsigned char* q_shared) {
-  using T = F16Tile<kD>;
-  const bool aligned = p.ldq % 4 == 0;
-  for (int i = static_cast<int>(threadIdx.x); i < T::kRows * T::kChunks; i += T::kThreads) {
-    const int row = i / T::kChunks, c = i % T::kChunks;
-    const bool valid = first + row >= 0 && first + row < p.n;
-    const float* q =
-        p.q + static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + 8 * c;
-    *reinterpret_cast<uint4*>(q_shared + swizzled<T::kRowBytes>(row, c)) =
-        load_query(valid ? q : nullptr, aligned, p.scale);
-  }
-}
-
 #endif
 
 template <int kD, int kBlock>
-__global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(const Params p) {
+__global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(const FlashParams p) {
 #if __CUDA_ARCH__ >= 800
   using T = F16Tile<kD>;
   constexpr int kM = T::kM, kNk = T::kKeys / 8,
@@ -189,7 +117,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   int stage = 0;
   load_tile<kD, kBlock>(kv, first_tile * T::kKeys, total, kv_shared, kv_shared + T::kTileBytes);
   cp_async_commit();
-  load_queries<kD>(p, first, head, shared);
+  load_queries<kD, T>(p, first, head, shared);
 
   // This warp's queries are at positions warp_first.. ; this lane has rows lane / 4 and lane / 4 +
   // 8 of each fragment.
@@ -242,83 +170,9 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       }
     }
 
-    if (tile_first + T::kKeys - 1 >
-        warp_first) {  // on the diagonal: some key lies after some query
-#pragma unroll
-      for (int m = 0; m < kM; m++) {
-        // Key tile_first + i lies after the query of this lane's row if i > limit.
-        const int limit = warp_first - tile_first + 16 * m + lane / 4;
-#pragma unroll
-        for (int j = 0; j < kNk; j++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            if (8 * j + 2 * (lane & 3) + (e & 1) > limit + 8 * (e >> 1)) s[m][j][e] = -INFINITY;
-          }
-        }
-      }
-    }
-
-    if (tile_first < seen_last) {  // on the window's edge: some key lies before some query's window
-#pragma unroll
-      for (int m = 0; m < kM; m++) {
-        const int limit = seen_first - tile_first + 16 * m + lane / 4;
-#pragma unroll
-        for (int j = 0; j < kNk; j++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            if (8 * j + 2 * (lane & 3) + (e & 1) < limit + 8 * (e >> 1)) s[m][j][e] = -INFINITY;
-          }
-        }
-      }
-    }
-
-    // Online softmax. A row's maximum is finite once its window has begun.
-    float keep[kM][2];
-    bool moved = false;
-#pragma unroll
-    for (int m = 0; m < kM; m++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        float top = row_max[m][r];
-#pragma unroll
-        for (int j = 0; j < kNk; j++) top = fmaxf(top, fmaxf(s[m][j][2 * r], s[m][j][2 * r + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        keep[m][r] = exp2_approx(row_max[m][r] - reference(top));
-        row_max[m][r] = top;
-        row_sum[m][r] *= keep[m][r];
-        moved |= keep[m][r] != 1.0f;
-      }
-    }
-    // Far into a document maxima seldom move. Leaving out a product with 1 is exact, whatever the
-    // other rows do.
-    if (__any_sync(0xffffffffu, moved)) {
-#pragma unroll
-      for (int m = 0; m < kM; m++) {
-#pragma unroll
-        for (int j = 0; j < kNd; j++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) o[m][j][e] *= keep[m][e >> 1];
-        }
-      }
-    }
-    uint32_t prob[kM][kNk][2];  // as f16 pairs: rows lane / 4 and lane / 4 + 8
-#pragma unroll
-    for (int m = 0; m < kM; m++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const float top = reference(row_max[m][r]);
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < kNk; j++) {
-          const float x = exp2_approx(s[m][j][2 * r] - top);
-          const float y = exp2_approx(s[m][j][2 * r + 1] - top);
-          sum += x + y;
-          prob[m][j][r] = pack_f16(x, y);
-        }
-        row_sum[m][r] += sum;
-      }
-    }
+    mask_tile<kM, kNk>(s, tile_first, warp_first, seen_first, seen_last);
+    uint32_t prob[kM][kNk][2];
+    take_scores<kM, kNk, kNd>(s, row_max, row_sum, o, prob);
 
     // o += p v. Probabilities are in registers in the form of the product's left operand.
 #pragma unroll
@@ -379,7 +233,7 @@ __device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
 
 // Loads keys (or values) [first, first + kKeys) of a head as f32; zeros at and after `total`.
 template <int kD, class E>
-__device__ __forceinline__ void load_rows(const Params& p, const std::byte* head, int first,
+__device__ __forceinline__ void load_rows(const FlashParams& p, const std::byte* head, int first,
                                           int total, float* to) {
   using T = F32Tile<kD>;
   for (int i = static_cast<int>(threadIdx.x); i < T::kKeys * kD; i += T::kThreads) {
@@ -392,7 +246,7 @@ __device__ __forceinline__ void load_rows(const Params& p, const std::byte* head
 }
 
 template <int kD, class E>
-__global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const Params p) {
+__global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const FlashParams p) {
   using T = F32Tile<kD>;
   constexpr int kM = T::kM, kNk = T::kKeys / 8, kNd = kD / 16;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -508,8 +362,8 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 
 // ---- launch ----
 
-Status launch(void (*kernel)(Params), int rows, int threads, int shared_bytes, int n_heads,
-              const Params& params, const DeviceLimits& limits, cudaStream_t stream) {
+Status launch(void (*kernel)(FlashParams), int rows, int threads, int shared_bytes, int n_heads,
+              const FlashParams& params, const DeviceLimits& limits, cudaStream_t stream) {
   if (shared_bytes > limits.smem_per_block) return cudaErrorNotSupported;
   if (shared_bytes > 48 * 1024) {
     const Status status =
@@ -522,21 +376,31 @@ Status launch(void (*kernel)(Params), int rows, int threads, int shared_bytes, i
 }
 
 template <int kD>
-Status launch_head_dim(KvType type, int n_heads, const Params& params, const DeviceLimits& limits,
-                       cudaStream_t stream) {
-  using Slow = F32Tile<kD>;
-  using Fast = F16Tile<kD>;
-  void (*kernel)(Params);
-  const bool fast = type == KvType::F16 && limits.compute >= 80;
-  if (!fast)
-    kernel = type == KvType::F32 ? flash_prefill_f32<kD, float> : flash_prefill_f32<kD, __half>;
-  else if (params.block_shift == 4) kernel = flash_prefill_f16<kD, 16>;
-  else if (params.block_shift == 5) kernel = flash_prefill_f16<kD, 32>;
-  else kernel = flash_prefill_f16<kD, 64>;
-  return fast ? launch(kernel, Fast::kRows, Fast::kThreads, Fast::kSharedBytes, n_heads, params,
-                       limits, stream)
-              : launch(kernel, Slow::kRows, Slow::kThreads, Slow::kSharedBytes, n_heads, params,
-                       limits, stream);
+Status launch_f32(KvType type, int n_heads, const FlashParams& params, const DeviceLimits& limits,
+                  cudaStream_t stream) {
+  using Tile = F32Tile<kD>;
+  return launch(type == KvType::F32 ? flash_prefill_f32<kD, float> : flash_prefill_f32<kD, __half>,
+                Tile::kRows, Tile::kThreads, Tile::kSharedBytes, n_heads, params, limits, stream);
+}
+
+template <int kD>
+Status launch_head_dim(KvType type, int n_heads, const FlashParams& params,
+                       const DeviceLimits& limits, cudaStream_t stream) {
+  using Tile = F16Tile<kD>;
+  if (type != KvType::F16 || limits.compute < 80)
+    return launch_f32<kD>(type, n_heads, params, limits, stream);
+  return launch(params.block_shift == 4   ? flash_prefill_f16<kD, 16>
+                : params.block_shift == 5 ? flash_prefill_f16<kD, 32>
+                                          : flash_prefill_f16<kD, 64>,
+                Tile::kRows, Tile::kThreads, Tile::kSharedBytes, n_heads, params, limits, stream);
+}
+
+Status launch_wide(KvType type, int head_dim, int n_heads, const FlashParams& params,
+                   const DeviceLimits& limits, cudaStream_t stream) {
+  if (type == KvType::F16 && limits.compute >= 80)
+    return flash_prefill_wide(params, head_dim, n_heads, limits, stream);
+  return head_dim == kLatentDim ? launch_f32<kLatentDim>(type, n_heads, params, limits, stream)
+                                : launch_f32<512>(type, n_heads, params, limits, stream);
 }
 
 }  // namespace
@@ -544,6 +408,7 @@ Status launch_head_dim(KvType type, int n_heads, const Params& params, const Dev
 Status prefill_supported(const KvLayout& layout) {
   const int size = layout.block_size;
   if (size != 16 && size != 32 && size != 64) return cudaErrorNotSupported;
+  if (wide_head_dim(layout.head_dim)) return cudaSuccess;
   return with_head_dim(layout.head_dim, [](auto) { return cudaSuccess; });
 }
 
@@ -551,19 +416,20 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   const int size = a.layout.block_size, d = a.layout.head_dim;
   if (Status status = prefill_supported(a.layout); status != cudaSuccess) return status;
   const int64_t bytes = size * kv_row_bytes(a.layout.type, d);  // a block's keys
+  const bool keys_alone = d == kLatentDim;                      // they are values, too
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
   if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 ||
       a.n_heads <= 0 || a.window < 0 || a.n_heads % a.n_kv_heads != 0 ||
       a.out_type == WType::Q8_0 || a.layout.type == KvType::Q8 ||
-      a.n_blocks * size < a.pos0 + a.n || a.layout.value_offset != bytes ||
-      a.layout.block_bytes != 2 * bytes) {
+      a.n_blocks * size < a.pos0 + a.n || a.layout.value_offset != (keys_alone ? 0 : bytes) ||
+      a.layout.block_bytes != (keys_alone ? bytes : 2 * bytes)) {
     return cudaErrorInvalidValue;
   }
   if (a.tiles != nullptr && 64 * kKeyTile * a.tile_words < a.pos0 + a.n)
     return cudaErrorInvalidValue;
   const Status hopper = flash_prefill_hopper(a, limits, stream);
   if (hopper != cudaErrorNotSupported) return hopper;
-  Params p;
+  FlashParams p;
   p.q = a.q, p.sinks = a.sinks, p.blocks = a.blocks, p.tiles = a.tiles, p.out = a.out;
   p.tile_words = a.tile_words;
   p.offset = a.tiles != nullptr ? static_cast<int>(a.pos0 % kQueryTile) : 0;
@@ -576,6 +442,7 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   p.block_shift = size == 16 ? 4 : size == 32 ? 5 : 6;
   p.scale = query_scale(d);
   p.out_type = a.out_type;
+  if (wide_head_dim(d)) return launch_wide(a.layout.type, d, a.n_heads, p, limits, stream);
   return with_head_dim(d, [&](auto dim) {
     return launch_head_dim<decltype(dim)::value>(a.layout.type, a.n_heads, p, limits, stream);
   });

@@ -10,7 +10,8 @@ constexpr int kUnpackThreads = 256;
 // Block (b, h) of the grid: block first + b of head h. A thread has 8 numbers at a time.
 __global__ __launch_bounds__(kUnpackThreads) void unpack_kernel(
     const __grid_constant__ UnpackQ8 a) {
-  const int d = a.layout.head_dim, chunks = d / 8, rows = 2 * a.layout.block_size;
+  const int d = a.layout.head_dim, chunks = d / 8,
+            rows = (a.layout.value_offset > 0 ? 2 : 1) * a.layout.block_size;
   const int64_t block = blockIdx.y * a.n_blocks + a.first + blockIdx.x, row = q8_row_bytes(d);
   const std::byte* from = a.blocks + block * a.layout.block_bytes;
   auto* to = reinterpret_cast<uint4*>(a.out + block * rows * d * 2);

@@ -18,7 +18,9 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kStages = 4;         // stages of a warp's ring
+// Stages of a warp's ring: four, or two if codes are long. Steps: of 32 dimensions.
+template <int Steps>
+constexpr int kStagesOf = 32 * Steps > kMaxNarrowDim ? 2 : 4;
 constexpr float kLowest = -1e30f;  // log mass of nothing
 
 struct EstimateArgs {
@@ -33,8 +35,9 @@ struct Part {
   int first, n;
 };
 
+template <int Steps>
 struct Query {
-  QueryDigits digits;
+  QueryDigits<Steps> digits;
   float step[kMaxGroup], sum[kMaxGroup];
 };
 
@@ -42,7 +45,7 @@ struct Query {
 // beyond head_dim are 0, so codes beyond it may be anything. rows: scratch, one query a warp.
 template <int Steps, int kHeads>
 __device__ inline void prepare_query(const EstimateArgs& a, int row, const Part& part,
-                                     float (*rows)[32 * Steps], Query& query) {
+                                     float (*rows)[32 * Steps], Query<Steps>& query) {
   const int d = a.step.layout.head_dim, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int kFours = (8 * Steps + 31) / 32;
   for (int h = warp; h < kHeads; h += kWarps) {
@@ -324,7 +327,7 @@ struct LaneCodes {
 // part, part + 4, ... The words of four lanes hold 64 dimensions, two steps: fields 0 and 1 are the
 // first step, 2 and 3 the second.
 template <int Steps>
-__device__ inline void load_word_digits(const QueryDigits& digits, int part, int h,
+__device__ inline void load_word_digits(const QueryDigits<Steps>& digits, int part, int h,
                                         uint32_t (&q)[Steps][4]) {
 #pragma unroll
   for (int step = 0; step < Steps; ++step)
@@ -358,16 +361,22 @@ __device__ inline void add_scores(float (&score)[N], bool begins, int lane, floa
   m = top;
 }
 
+template <int Steps, int kGroups>
+struct EstimateMemory {
+  uint4 rings[kWarps][kStagesOf<Steps> * Ring<Steps, kGroups>::kChunks];
+  alignas(16) Query<Steps> query;
+  float rows[kWarps][32 * Steps];
+};
+
 // A warp has a block at a time, a unit of kGroups groups of 16 tokens at once. Steps: of 32
 // dimensions. A lane of mma_16832's sums has head h = lane / 4.
 template <int Steps, int kGroups, bool kShared>
 __global__ __launch_bounds__(kThreads) void estimate_kernel(
     const __grid_constant__ EstimateArgs a) {
   using WarpRing = Ring<Steps, kGroups>;
-  constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup;
-  __shared__ uint4 rings[kWarps][kStages * WarpRing::kChunks];
-  __shared__ alignas(16) Query query;
-  __shared__ float rows[kWarps][32 * Steps];
+  constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup, kStages = kStagesOf<Steps>;
+  extern __shared__ __align__(16) uint4 dynamic[];
+  auto& [rings, query, rows] = *reinterpret_cast<EstimateMemory<Steps, kGroups>*>(dynamic);
   const int row = blockIdx.y, words = int2_words(a.step.layout.head_dim),
             first_head = static_cast<int>(blockIdx.z) * a.group;
   const Part heads = {first_head, min(a.group, a.g - first_head)};
@@ -443,21 +452,27 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, parts = row_parts(a.g),
                 wanted = (step.max_blocks + kWarps - 1) / kWarps;
-  const auto run = [&](auto kernel) {
+  const auto run = [&](auto kernel, size_t smem) {
+    if (smem > 48 * 1024)  // more needs an opt-in
+      if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(smem));
+          s != cudaSuccess)
+        return s;
     // Launches at most the CTAs that run at once: any further CTA would run after the others.
     int together = 0;
     if (Status s =
-            ctas_together(reinterpret_cast<const void*>(kernel), kThreads, 0, n_sm, together);
+            ctas_together(reinterpret_cast<const void*>(kernel), kThreads, smem, n_sm, together);
         s != cudaSuccess)
       return s;
     const int64_t share = std::max<int64_t>(together / (rows * parts), 1);
     const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows),
                     static_cast<unsigned>(parts));
-    return launch(kernel, a, grid, kThreads, step.overlap, stream);
+    return launch(kernel, a, grid, kThreads, step.overlap, stream, smem);
   };
   const auto sized = [&]<int Steps, int kGroups>() {
-    return a.group <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>)
-                                    : run(estimate_kernel<Steps, kGroups, false>);
+    constexpr size_t kBytes = sizeof(EstimateMemory<Steps, kGroups>);
+    return a.group <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>, kBytes)
+                                    : run(estimate_kernel<Steps, kGroups, false>, kBytes);
   };
   return with_padded_dim(step.layout.head_dim, [&](auto dim) {
     constexpr int kSteps = dim() < 64 ? 2 : dim() / 32;

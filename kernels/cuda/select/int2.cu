@@ -50,13 +50,13 @@ __device__ inline void encode_token(float* key, int t, int d, int groups, std::b
   }
   const float scale = squares / sum_of_warp(product);  // as kernels/cpu/select/int2.h
   __syncwarp();
-  if (lane < words) {
+  for (int at = lane; at < words; at += 32) {
     uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i)
-      word |= static_cast<uint32_t>(bytes[16 * lane + i]) << (8 * (i % 4) + 2 * (i / 4));
+      word |= static_cast<uint32_t>(bytes[16 * at + i]) << (8 * (i % 4) + 2 * (i / 4));
     auto* group = reinterpret_cast<uint32_t*>(unit + t / kInt2Tokens * words * 64);
-    group[lane * kInt2Tokens + t % kInt2Tokens] = word;
+    group[at * kInt2Tokens + t % kInt2Tokens] = word;
   }
   if (lane == 0)
     reinterpret_cast<__half*>(unit + groups * words * 64)[t] =
@@ -68,7 +68,8 @@ __device__ inline void encode_token(float* key, int t, int d, int groups, std::b
 template <int Steps>
 __global__ __launch_bounds__(kThreads) void encode_kernel(const __grid_constant__ Encode a) {
   constexpr int D = 32 * Steps, kEach = (D + kThreads - 1) / kThreads;
-  __shared__ float keys[2 * kInt2Tokens][D];
+  extern __shared__ __align__(16) float memory[];
+  auto& keys = *reinterpret_cast<float(*)[2 * kInt2Tokens][D]>(memory);  // of the unit's tokens
   __shared__ float largest[kWarps];
   const int d = a.layout.head_dim, words = int2_words(d), thread = threadIdx.x, lane = thread % 32,
             warp = thread / 32, groups = int2_unit_groups(a.layout.block_size),
@@ -131,10 +132,17 @@ Status encode_int2(const std::byte* base, int64_t n_blocks, int64_t first, int64
   const Encode args = {base, n_blocks, first, max_blocks, layout, codes};
   const int units = layout.block_size / (int2_unit_groups(layout.block_size) * kInt2Tokens);
   const dim3 grid(static_cast<unsigned>((last - first) * units), n_kv_heads);
-  with_padded_dim(layout.head_dim, [&](auto dim) {
-    encode_kernel<dim() / 32><<<grid, kThreads, 0, stream>>>(args);
+  return with_padded_dim(layout.head_dim, [&](auto dim) -> Status {
+    const auto kernel = encode_kernel<dim() / 32>;
+    const int bytes = static_cast<int>(sizeof(float)) * layout.block_size / units * dim();
+    if (bytes > 48 * 1024)  // more needs an opt-in
+      if (Status status =
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+          status != cudaSuccess)
+        return status;
+    kernel<<<grid, kThreads, bytes, stream>>>(args);
+    return cudaGetLastError();
   });
-  return cudaGetLastError();
 }
 
 }  // namespace riffle::cuda

@@ -23,7 +23,7 @@ __device__ inline void hadamard_warp(float (&x)[Steps], int d) {
   for (int half = 1; half < Steps; half *= 2) {
     if (32 * half >= block) break;
 #pragma unroll
-    for (int i = 0; i < Steps; ++i) {
+    for (int i = 0; i + half < Steps; ++i) {
       if (i & half) continue;
       const float a = x[i], b = x[i + half];
       x[i] = a + b;

@@ -78,7 +78,7 @@ Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64
   const Encode args = {base, n_blocks, first, max_blocks, layout, codes};
   const dim3 grid(static_cast<unsigned>(last - first), n_kv_heads);
   // block_size tokens are 16, 32 or 64, so all lanes of a warp do as many rounds.
-  with_padded_dim(layout.head_dim, [&](auto dim) {
+  with_narrow_dim(layout.head_dim, [&](auto dim) {
     encode_kernel<dim() / 8><<<grid, kEncodeThreads, 0, stream>>>(args);
   });
   return cudaGetLastError();

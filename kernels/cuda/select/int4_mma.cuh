@@ -42,8 +42,9 @@ __device__ inline void mma_16832(int32_t (&c)[4], const uint32_t (&a)[4], uint32
 }
 
 // Queries as two signed 8-bit digits a dimension, four dimensions a word:
-// [word][nibble][digit][head].
-using QueryDigits = uint32_t[256 / 8][2][2][kMaxGroup];
+// [word][nibble][digit][head]. Steps: of 32 dimensions.
+template <int Steps>
+using QueryDigits = uint32_t[4 * Steps][2][2][kMaxGroup];
 
 // Dimension i of a word's four.
 __device__ inline void put_digits(int value, int i, uint32_t& high, uint32_t& low) {
@@ -53,9 +54,10 @@ __device__ inline void put_digits(int value, int i, uint32_t& high, uint32_t& lo
 }
 
 // Loads a lane's part of a query and of codes for mma_16832: h (or the token of 8) is lane / 4,
-// part is lane % 4. Steps: of 32 dimensions.
+// part is lane % 4. digits: QueryDigits of that many
+// steps or more. Steps: of 32 dimensions.
 template <int Steps>
-__device__ inline void load_digits(const QueryDigits& digits, int part, int h,
+__device__ inline void load_digits(const uint32_t (*digits)[2][2][kMaxGroup], int part, int h,
                                    uint32_t (&q)[Steps][4]) {
 #pragma unroll
   for (int step = 0; step < Steps; ++step)

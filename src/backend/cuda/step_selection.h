@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/head_dims.h"
 #include "kv/kv_shape.h"
 #include "model/model.h"
 #include "select/selector.h"
@@ -26,6 +27,8 @@ class StepSelection {
   }
   // Returns the most query heads that may share a KV head.
   virtual int most_group() const { return kMaxHeads; }
+  // Returns the widest heads of which it chooses blocks.
+  virtual int most_dim() const { return kLatentDim; }
   // Tells whether it needs the mean key in its digests.
   virtual bool mean_keys() const { return false; }
   // Tells whether a GPU must decide residency itself. Kernels that choose by codes or keep data
@@ -60,7 +63,7 @@ class StepSelections {
     // Null: the rule is not one of this room's.
     std::unique_ptr<StepSelection> (*make)(const SelectionRule&) = nullptr;
     // supported tells whether the room's kernels fit the device, or whether StepSelection::
-    // most_group refuses all its rules. scratch_bytes covers all its rules that a live context may
+    // most_group or most_dim refuses all its rules. scratch_bytes covers all its rules that a live context may
     // change to if it begins with `rule`.
     Status (*supported)(const KvLayout&, int group, const DeviceLimits&) = nullptr;
     size_t (*scratch_bytes)(const DecodeStep&, const SelectionRule* rule) = nullptr;

@@ -34,14 +34,14 @@ static uint64_t device_bytes_of_experts(const LayerWeights& l, Tensor ExpertWeig
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
+    for (const Tensor* t : {&l.wq_a, &l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
                             &l.shared.w1, &l.shared.w3, &l.shared.w2})
       if (t->rows > 0) f(*t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor& t : l.mix) f(t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
-                            &l.q_norm, &l.k_norm, &l.v_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1,
+                            &l.q_norm, &l.k_norm, &l.v_norm, &l.q_a_norm, &l.kv_a_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1,
                             &l.b3, &l.b2, &l.router_bias, &l.choice_bias, &l.shared_gate, &l.sinks})
       if (t->data) f(*t);
   if (w.embedding_norm.data) f(w.embedding_norm);

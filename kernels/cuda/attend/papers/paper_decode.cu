@@ -35,7 +35,7 @@ size_t paper_scratch_bytes(const DecodeStep& step, bool tokens) {
 }
 
 Status paper_decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
-  if (group > kMaxGroup) return cudaErrorNotSupported;
+  if (group > kMaxGroup || layout.head_dim > kMaxNarrowDim) return cudaErrorNotSupported;
   if (Status status = decode_supported(layout, group, limits); status != cudaSuccess) return status;
   return layout.type == KvType::F16   ? progressive_fits_f16(layout, limits)
          : layout.type == KvType::F32 ? progressive_fits_f32(layout, group, limits)

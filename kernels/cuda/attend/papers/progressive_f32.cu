@@ -6,14 +6,14 @@ namespace riffle::cuda {
 
 Status progressive_f32(const ProgressiveArgs& args, const DeviceLimits& limits,
                        cudaStream_t stream) {
-  return with_padded_dim(args.step.layout.head_dim, [&](auto dim) {
+  return with_narrow_dim(args.step.layout.head_dim, [&](auto dim) {
     return args.group <= 4 ? launch_progressive<float, dim(), 4>(args, limits, stream)
                            : launch_progressive<float, dim(), 8>(args, limits, stream);
   });
 }
 
 Status progressive_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits) {
-  return with_padded_dim(layout.head_dim, [&](auto dim) {
+  return with_narrow_dim(layout.head_dim, [&](auto dim) {
     return group <= 4 ? progressive_fits<float, dim(), 4>(layout, limits)
                       : progressive_fits<float, dim(), 8>(layout, limits);
   });

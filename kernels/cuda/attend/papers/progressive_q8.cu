@@ -6,13 +6,13 @@ namespace riffle::cuda {
 
 Status progressive_q8(const ProgressiveArgs& args, const DeviceLimits& limits,
                       cudaStream_t stream) {
-  return with_padded_dim(args.step.layout.head_dim, [&](auto dim) {
+  return with_narrow_dim(args.step.layout.head_dim, [&](auto dim) {
     return launch_progressive<Q8Kv, dim(), kMaxGroup>(args, limits, stream);
   });
 }
 
 Status progressive_fits_q8(const KvLayout& layout, const DeviceLimits& limits) {
-  return with_padded_dim(layout.head_dim, [&](auto dim) {
+  return with_narrow_dim(layout.head_dim, [&](auto dim) {
     return progressive_fits<Q8Kv, dim(), kMaxGroup>(layout, limits);
   });
 }

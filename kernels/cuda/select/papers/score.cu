@@ -167,7 +167,7 @@ Status launch_heads(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
 }
 
 Status launch_scores(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
-  return with_padded_dim(a.step.layout.head_dim,
+  return with_narrow_dim(a.step.layout.head_dim,
                          [&](auto dim) { return launch_heads<dim() / 8>(a, n_sm, stream); });
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 // Queries as the CPU prepares them.
 struct TokenQuery {
-  float q[kMaxGroup][256];
-  QueryDigits digits;
+  float q[kMaxGroup][kMaxNarrowDim];
+  QueryDigits<kMaxNarrowDim / 32> digits;
   float step[kMaxGroup], sum[kMaxGroup], top[kScoreThreads / 32][kMaxGroup];
 };
 
@@ -236,7 +236,7 @@ Status score_tokens(const DecodeStep& step, const TopPRule& rule, const PaperScr
            : step.layout.block_size == 32 ? run(two)
                                           : run(four);
   };
-  return with_padded_dim(step.layout.head_dim, [&](auto dim) {
+  return with_narrow_dim(step.layout.head_dim, [&](auto dim) {
     constexpr int kSteps = dim() / 32;
     return sized(token_scores_kernel<kSteps, 1>, token_scores_kernel<kSteps, 2>,
                  token_scores_kernel<kSteps, 4>);

@@ -9,6 +9,7 @@ namespace riffle::cuda {
 class PaperSelection : public StepSelection {
  public:
   int most_group() const override { return kMaxGroup; }
+  int most_dim() const override { return kMaxNarrowDim; }
 };
 
 // psa and topk, and twilight over topk with top_p 1, which drops no token.
