@@ -602,7 +602,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
     needs.buffers.insert(needs.buffers.end(), drafts.begin(), drafts.end());
   }
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
-         cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
+         cuda::CudaKv::prefill_bytes(shape, o.n_ctx));
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration.

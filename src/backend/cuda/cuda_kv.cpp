@@ -109,7 +109,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
           .push_back({run.first_head, run.n_heads,
                       static_cast<int64_t>(shape().tail_at(run.first_head)),
                       indexed ? shape().index_row(run.layer) : 0, layouts_[run.layer]});
-  layer_room_ = prefill_bytes(shape().largest_layer(options.options.n_ctx));
+  place_prompt_layers(options.options.n_ctx);
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");

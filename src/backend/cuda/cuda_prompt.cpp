@@ -46,7 +46,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   const Config& config_;
   PromptRequest request_;
   int at_ = 0;  // the current layer
-  // KV in 8 bits: the layer that is unpacked, and how far.
+  // KV in 8 bits: the layer whose KV is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
   int64_t means_ = 0;  // key tiles of the current layer whose means are computed
@@ -131,21 +131,23 @@ void CudaDevice::CudaPrompt::append(float* k, const float* v, int64_t n, int64_t
 }
 
 // Unpacks the layer's blocks in 8 bits to f16, as prompts' attention reads them, except those that
-// earlier chunks have unpacked.
+// earlier chunks, or earlier layers with the same KV, have unpacked.
 void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
-  const int64_t size = f.layout.block_size;
-  const bool goes_on = unpacked_layer_ == at_ && unpacked_tokens_ == a.pos0;
+  const int64_t size = f.layout.block_size, end = a.pos0 + a.n;
+  const int source = device_.kv_.shape().source(at_);
   UnpackQ8 args;
   args.blocks = layer_.base;
   args.n_blocks = layer_.n_blocks;
-  args.first = goes_on ? a.pos0 / size : 0;
-  args.last = (a.pos0 + a.n + size - 1) / size;
+  args.first = unpacked_layer_ == source ? unpacked_tokens_ / size : 0;
+  args.last = (end + size - 1) / size;
   args.n_kv_heads = config_.kv_heads(at_);
   args.layout = f.layout;
   args.out = device_.prompt_.kv_f16.as<std::byte>();
-  cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
-  unpacked_layer_ = at_;
-  unpacked_tokens_ = a.pos0 + a.n;
+  if (unpacked_layer_ != source || unpacked_tokens_ < end) {
+    cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
+    unpacked_layer_ = source;
+    unpacked_tokens_ = end;
+  }
   f.blocks = args.out;
   f.layout.type = KvType::F16;
   f.layout.value_offset = size * kv_row_bytes(KvType::F16, f.layout.head_dim);

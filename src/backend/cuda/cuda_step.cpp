@@ -255,8 +255,11 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.attention)
-    check(step_.attention->on_device()->step(layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
-                                             a.tail_offset, a.layout, q, a.ldq, compute_),
+    // A layer that attends to an earlier one has the queries of that layer, and writes the same
+    // keys and values once more.
+    check(step_.attention->on_device()->step(kv_.shape().source(layer), a.sequences, a.n, a.n_heads,
+                                             kv_.shape().rows(layer), a.tail_offset, a.layout, q,
+                                             a.ldq, compute_),
           "writing queries");
   profile_.mark(Part::Other);
 }

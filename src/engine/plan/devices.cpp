@@ -44,8 +44,6 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 static const char* beyond_cuda(const Config& c) {
   const Routing& routing = c.experts.routing;
   if (c.latent) return "multi-head latent attention";
-  if (std::ranges::any_of(c.layers, [](const LayerConfig& l) { return l.kv_source >= 0; }))
-    return "layers that attend to an earlier layer's keys and values";
   if (c.layer_embedding_dim > 0) return "per-layer embeddings";
   if (c.experts.next_to_ffn) return "experts next to the FFN of a layer";
   if (c.layer_norm) return "norms that subtract the mean";
