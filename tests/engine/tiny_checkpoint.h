@@ -55,8 +55,7 @@ struct TinyCheckpoint {
   // Tells whether the CUDA kernels lack an operation of the model.
   bool beyond_cuda() const {
     const std::string type = config.at("model_type");
-    for (const char* key : {"kv_lora_rank", "hidden_size_per_layer_input"})
-      if (config.value(key, 0) > 0) return true;
+    if (config.value("kv_lora_rank", 0) > 0) return true;
     return config.value("enable_moe_block", false) || type == "ernie4_5_moe" ||
            type == "hunyuan_v1_dense" || type == "laguna" || type == "apertus" ||
            type == "cohere" || type == "cohere2";

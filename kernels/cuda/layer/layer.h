@@ -36,6 +36,14 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
 // multiplies 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream);
+// out[i] = row rows[i] of w, as f32, f16 or bf16 (out_type), n rows. rows: on the device.
+Status weight_rows(const Matrix& w, const int32_t* rows, int64_t n, void* out, WType out_type,
+                   cudaStream_t stream);
+// Per-layer embeddings of n tokens, out [n_layers][n][width]: (norm(p) + t sqrt(width)) / sqrt(2),
+// where norm(p) = p / rms(p) * weight [width], and p and t are the parts [width] of projected and
+// tokens, both [n][n_layers][width]. With one layer, out may be projected.
+Status layer_embedding(const float* projected, const float* tokens, const float* weight, int64_t n,
+                       int n_layers, int width, float eps, float* out, cudaStream_t stream);
 // gate = silu(gate) * up elementwise, or with the function `kind` in place of silu. Both are of
 // in_type (F32, F16, BF16). out, of out_type, may be gate itself if the types are the same. Biases
 // (or null) are [width] and are added to gate and up first; count is a multiple of width.

@@ -74,6 +74,8 @@ class CudaDevice : public Device {
   void softcap(float* x, int64_t count, float cap) override;
   void scale(float* x, int64_t count, float factor) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
+  void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
+                           Phase phase) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
             const Tensor* norm) override;
   bool start_profile() override;
@@ -94,7 +96,11 @@ class CudaDevice : public Device {
   void grow(const std::vector<StepBuffer>& list);
   // Makes room for n rows that gemv multiplies.
   void reserve_rows(int64_t n);
+  void table_rows(const Tensor& table, const int32_t* tokens, int64_t n, int part, int parts,
+                  float* out);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
+  std::byte* begin_staging(size_t bytes);
+  void end_staging();
   void add_bias(const LinearOut& out, int64_t n);
   void make_operand(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
@@ -102,12 +108,20 @@ class CudaDevice : public Device {
   struct Ffn {
     const Tensor &w1, &w3, &w2, &b1, &b3;
   };
+  // cuda_ffn.cpp
   Gate gate() const;
   void activate(void* values, const void* up, int64_t count, WType type, WType out_type,
                 const float* b1, const float* b3, int64_t width);
   void ffn_in_of_step(const Ffn& weights, const float* x, const float* norm, int64_t n);
   void ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then);
   WType ffn_in_of_prompt(const Ffn& weights, const float* x, const float* norm, int64_t n);
+  // cuda_layer_embedding.cpp
+  void project_tokens(const LayerEmbeddingBuffers& buffers, const Matrix& projection, int64_t n,
+                      int n_layers, float* out);
+  void upload_layer_embeddings();
+  void embed_layers_of_step();
+  void add_gated_embedding(const LayerWeights& weights, const float* values, int64_t n, float* x);
+  void add_layer_embedding_of_step(int layer, float* x);
   const float* sinks(int layer) const;
   const float* key_centre(int layer) const;
   // cuda_experts.cpp
@@ -173,9 +187,10 @@ class CudaDevice : public Device {
   Buffer key_centres_;                  // centres of all layers, in their order
   std::vector<int64_t> key_centre_at_;  // [layer] offset in key_centres_; -1: none
   int64_t rope_positions_ = 0;
-  Buffer embedding_[2];  // pinned staging
-  Event embedded_[2];
-  int embedding_turn_ = 0;
+  // Pinned staging of rows that prompts read from tables in host memory.
+  Buffer staging_[2];
+  Event staged_[2];
+  int staging_turn_ = 0;
 
   // The prompt that is being read.
   PromptRows prompt_rows_;
@@ -203,6 +218,7 @@ class CudaDevice : public Device {
   std::unique_ptr<StepSelection> selection_, dense_;  // choices of its layers
   int64_t max_blocks_ = 0;
   Buffer host_sequences_, host_rows_, host_results_;          // pinned
+  Buffer host_layer_rows_, host_tokens_;                      // pinned, for per-layer embeddings
   std::vector<HostDrivenAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;

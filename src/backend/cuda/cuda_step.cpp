@@ -86,6 +86,10 @@ void CudaDevice::grow_step_memory() {
   };
   pin(host_sequences_, n * sizeof(StepSequence));
   pin(host_rows_, n * config_.dim * sizeof(float));
+  if (config_.layer_embedding_dim > 0) {
+    pin(host_layer_rows_, n * model_.weights.layer_embedding.cols * sizeof(float));
+    pin(host_tokens_, n * sizeof(int32_t));
+  }
   pin(host_results_, (1 + n * kv_.shape().rows()) * sizeof(RowResult));
   sampling_.grow();
 }
@@ -143,6 +147,9 @@ class CudaDevice::CudaStep : public Step {
     over_ = true;
   }
   void embed(const Tensor&, float* x) override { device_.embed_step(x); }
+  void add_layer_embedding(int layer, float* x) override {
+    device_.add_layer_embedding_of_step(layer, x);
+  }
   void append(int layer, float* q, float* k, const float* v) override {
     device_.append_step(layer, q, k, v);
   }
@@ -190,7 +197,7 @@ void CudaDevice::set_rules() {
   }
 }
 
-// Copies the inputs to where a recorded step finds them. The embedding's rows stay in pinned memory
+// Copies the inputs to where a recorded step finds them. Rows of embeddings stay in pinned memory
 // until embed_step. Masks follow in find_masks.
 void CudaDevice::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
@@ -205,6 +212,7 @@ void CudaDevice::upload_step() {
         "a step's inputs");
   sampling_.upload();
   embedding_rows(model_.weights.embedding, step_.tokens, step_.n, host_rows_.as<float>());
+  upload_layer_embeddings();
 }
 
 // Tells whether a launch waits for its kernels. These would wait for the host's answers, which come
@@ -231,6 +239,7 @@ void CudaDevice::embed_step(float* x) {
   check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float),
                         cudaMemcpyHostToDevice, compute_),
         "embedding");
+  embed_layers_of_step();
   profile_.mark(Part::Other);
 }
 

@@ -28,7 +28,8 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(b.what, b.bytes, nullptr);
   add("operands of products",
       operand * std::max(s.chunk, s.scored) *
-          std::max({int64_t(c.dim), c.widest_q(), recurrent_out(c)}),
+          std::max(
+              {int64_t(c.dim), c.widest_q(), recurrent_out(c), int64_t(c.layer_embedding_dim)}),
       [](PromptBuffers& b) -> Buffer& { return b.operand; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.gate; });
   if (c.gated_ffn())
@@ -47,9 +48,18 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(kExperts, 2 * sizeof(int32_t) * rows,
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
   }
-  if (c.post_norm)
+  if (c.post_norm || c.layer_embedding_dim > 0)
     add("products that wait for their norm", 4 * s.chunk * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.products; });
+  if (const int64_t width = c.layer_embedding_dim; width > 0) {
+    const int64_t values = 4 * s.chunk * width;
+    constexpr const char* kRows = "per-layer embeddings";
+    add(kRows, sizeof(int32_t) * s.chunk,
+        [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.tokens; });
+    add(kRows, values, [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.own; });
+    add(kRows, values, [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.projected; });
+    add(kRows, values, [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.gate; });
+  }
   if (options.chooses_tiles()) {
     constexpr const char* kTiles = "choice of key tiles";
     const int64_t tiles = s.n_total / kKeyTile + 1,

@@ -34,13 +34,15 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   };
   const std::vector<MixTensor> mix = recurrent_tensors(model.config);
   for (const LayerWeights& l : model.weights.layers) {
-    for (const Tensor* t :
-         {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.shared.w1, &l.shared.w3})
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.shared.w1,
+                            &l.shared.w3, &l.layer_projection})
       see(*t);
     for (size_t i = 0; i < l.mix.size(); ++i)
       if (mix[i].role == MixTensor::PRODUCT) see(l.mix[i]);
     see_down(l.w2);
     see_down(l.shared.w2);
+    see_down(l.embedding_gate);
+    see_down(l.embedding_out);
     if (l.experts.empty()) continue;
     const int n = model.config.experts.n;
     for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3}) see(*t, n);

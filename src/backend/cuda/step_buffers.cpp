@@ -15,8 +15,20 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   };
   add("a step's FFN", (c.mlp_bias ? 8 : 4) * rows * c.ffn_values(),
       [](StepBuffers& b) -> Buffer& { return b.hidden; });
-  if (c.post_norm)
+  if (c.post_norm || c.layer_embedding_dim > 0)
     add("a step's products", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.products; });
+  if (const uint64_t width = c.layer_embedding_dim; width > 0) {
+    const uint64_t all = 4 * rows * c.n_layers * width;
+    constexpr const char* kRows = "a step's per-layer embeddings";
+    add(kRows, sizeof(int32_t) * rows,
+        [](StepBuffers& b) -> Buffer& { return b.layer_embedding.tokens; });
+    add(kRows, 4 * rows * dim,
+        [](StepBuffers& b) -> Buffer& { return b.layer_embedding.embedded; });
+    add(kRows, all, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.own; });
+    add(kRows, all, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.projected; });
+    add(kRows, all, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.values; });
+    add(kRows, 4 * rows * width, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.gate; });
+  }
   if (c.experts.n == 0) return list;
   const uint64_t entries = rows * c.experts.n_used,
                  scores = 4 * rows * (c.experts.n + c.experts.shared_gate);

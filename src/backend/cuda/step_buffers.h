@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/expert_buffers.h"
+#include "backend/cuda/layer_embedding_buffers.h"
 #include "kv/kv_shape.h"
 #include "model/model.h"
 #include "util/buffer.h"
@@ -23,6 +24,7 @@ struct StepBuffers {
   Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
   Buffer products;        // [rows][dim]: products that wait for their norm
   ExpertBuffers experts;  // for experts on the device; scores: also for those in host memory
+  LayerEmbeddingBuffers layer_embedding;
 };
 
 struct StepBuffer {

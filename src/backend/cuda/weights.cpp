@@ -31,20 +31,32 @@ static uint64_t device_bytes_of_experts(const LayerWeights& l, Tensor ExpertWeig
   return device_bytes(t, t.rows * static_cast<int64_t>(l.experts.size()));
 }
 
+// Tells whether two tensors have the same elements in the same place.
+static bool same_elements(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.source == b.source && a.seed == b.seed && a.type == b.type;
+}
+
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
-                            &l.shared.w1, &l.shared.w3, &l.shared.w2})
+    for (const Tensor* t :
+         {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router, &l.shared.w1,
+          &l.shared.w3, &l.shared.w2, &l.embedding_gate, &l.embedding_out})
       if (t->rows > 0) f(*t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor& t : l.mix) f(t);
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
-                            &l.q_norm, &l.k_norm, &l.v_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1,
-                            &l.b3, &l.b2, &l.router_bias, &l.choice_bias, &l.shared_gate, &l.sinks})
+    for (const Tensor* t :
+         {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm, &l.q_norm, &l.k_norm,
+          &l.v_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2, &l.router_bias,
+          &l.choice_bias, &l.shared_gate, &l.sinks, &l.embedding_norm})
       if (t->data) f(*t);
   if (w.embedding_norm.data) f(w.embedding_norm);
+  if (w.layer_projection.rows > 0) {
+    f(w.layer_projection);
+    f(w.layer_projection_norm);
+    if (!same_elements(w.embedding, w.output)) f(w.embedding);
+  }
   f(w.final_norm);
   f(w.output);
 }
@@ -114,6 +126,9 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
     tell(item.layer ? device_bytes_of_experts(*item.layer, item.which)
                     : device_bytes(*item.tensor));
   }
+  const Weights& w = model.weights;
+  if (w.layer_projection.rows > 0 && same_elements(w.embedding, w.output))
+    matrices_[&w.embedding] = matrix(w.output);
   end_upload();
 }
 
@@ -128,11 +143,6 @@ void DeviceWeights::end_upload() {
   stream_.wait("uploading the weights");
   if (!on_host_.empty()) return;  // stage() still needs the staging buffers
   for (Buffer& b : staging_) b = Buffer();
-}
-
-// Tells whether two tensors have the same elements in the same place.
-static bool same_elements(const Tensor& a, const Tensor& b) {
-  return a.data == b.data && a.source == b.source && a.seed == b.seed && a.type == b.type;
 }
 
 // The output is there once if it is the model's.

@@ -15,7 +15,8 @@ namespace riffle::cuda {
 // Bytes a tensor takes on the device.
 uint64_t device_bytes(const Tensor& tensor);
 // Returns the device bytes of a whole model. The embedding stays on the host unless it is the
-// output matrix as well: a step needs one row of it.
+// output matrix as well, since a step needs one row of it, or the model has per-layer embeddings.
+// These stay on the host, mostly in the file; a token needs one row of them.
 uint64_t device_bytes(const Model& model);
 // Returns the device bytes of the MTP layer's weights. Its output matrix is counted only if it is
 // not the model's.

@@ -44,7 +44,6 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 static const char* beyond_cuda(const Config& c) {
   const Routing& routing = c.experts.routing;
   if (c.latent) return "multi-head latent attention";
-  if (c.layer_embedding_dim > 0) return "per-layer embeddings";
   if (c.experts.next_to_ffn) return "experts next to the FFN of a layer";
   if (c.layer_norm) return "norms that subtract the mean";
   if (c.norm_after_rope) return "norms of q and k after RoPE";

@@ -1,0 +1,122 @@
+// The second half of a layer without experts: its FFN.
+#include <algorithm>
+
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/running_memory.h"
+#include "kernels/cuda/layer/layer.h"
+
+namespace riffle::cuda {
+
+Gate CudaDevice::gate() const {
+  switch (config_.activation) {
+    case Activation::SILU: return Gate::Silu;
+    case Activation::GELU_TANH: return Gate::GeluTanh;
+    case Activation::CLAMPED_SILU: return Gate::ClampedSilu;
+    case Activation::RELU_SQUARED:
+    case Activation::XIELU: break;  // they have no gate
+  }
+  return Gate::Silu;
+}
+
+// Activates an FFN's first products `values` and `up`: values = gate(values + b1) * (up + b3) or,
+// without a gate, values = max(0, values + b3)^2.
+void CudaDevice::activate(void* values, const void* up, int64_t count, WType type, WType out_type,
+                          const float* b1, const float* b3, int64_t width) {
+  check(config_.gated_ffn()
+            ? glu(gate(), values, up, count, type, values, out_type, compute_, b1, b3, width)
+            : relu_squared(values, count, type, values, out_type, compute_, b3, width),
+        "applying the FFN's activation");
+}
+
+// Makes the values between an FFN's products in buffers_.hidden, [n][rows of w3].
+void CudaDevice::ffn_in_of_step(const Ffn& w, const float* x, const float* norm, int64_t n) {
+  const int64_t hidden = w.w3.rows;
+  const bool gated = config_.gated_ffn(), biased = w.b1.data || w.b3.data;
+  auto* const values = buffers_.hidden.as<float>();
+  Gemv up;
+  up.x = x;
+  up.ldx = w.w3.cols;
+  up.norm = norm;
+  up.eps = config_.stream_eps();
+  up.w[0] = weights_.matrix(gated ? w.w1 : w.w3);
+  up.y[0] = values;
+  up.ldy[0] = hidden;
+  if (gated) {
+    up.w[1] = weights_.matrix(w.w3);
+    up.y[1] = values + (biased ? n * hidden : 0);
+    up.ldy[1] = hidden;
+    up.n_outs = 2;
+  }
+  // With biases the activation is an operation of its own.
+  up.then = biased ? Then::Store : gated ? Then::SwiGlu : Then::ReluSquared;
+  up.gate = gate();
+  gemv_rows(up, n);
+  if (biased)
+    activate(values, up.y[1], n * hidden, WType::F32, WType::F32, weights_.bias(w.b1),
+             weights_.bias(w.b3), hidden);
+}
+
+// Multiplies buffers_.hidden by an FFN's last matrix.
+void CudaDevice::ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then) {
+  Gemv down;
+  down.x = buffers_.hidden.as<float>();
+  down.ldx = w2.cols;
+  down.w[0] = weights_.matrix(w2);
+  down.y[0] = y;
+  down.ldy[0] = w2.rows;
+  down.then = then;
+  gemv_rows(down, n);
+}
+
+// Makes the values between an FFN's products in prompt_.gate and returns their type.
+WType CudaDevice::ffn_in_of_prompt(const Ffn& w, const float* x, const float* norm, int64_t n) {
+  const int64_t hidden = w.w3.rows;
+  const bool gated = config_.gated_ffn();
+  const Tensor& first = gated ? w.w1 : w.w3;
+  const WType type = operand_type(options_.layout.type, first.type),
+              down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
+  grow(prompt_.gate, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
+  make_operand(x, norm, n, first.cols, type);
+  const auto product = [&](const Tensor& matrix, Buffer& out) {
+    multiply(weights_.matrix(matrix), prompt_.operand.data(), type, n, out.data(), hidden, type,
+             false);
+  };
+  product(first, prompt_.gate);
+  if (gated) {
+    grow(prompt_.up, n * hidden * size_of(type), "a prefill chunk");
+    product(w.w3, prompt_.up);
+  }
+  activate(prompt_.gate.data(), prompt_.up.data(), n * hidden, type, down_type, weights_.bias(w.b1),
+           weights_.bias(w.b3), hidden);
+  return down_type;
+}
+
+void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  const DeviceScope on = enter();
+  if (!w.experts.empty()) {
+    if (phase == Phase::Prefill && n > kFewRows) return experts_of_prompt(w, x, n);
+    experts_of_step(w, x, n);
+    return profile_.mark(Part::Linear);
+  }
+  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
+  const int64_t dim = w.w2.rows;
+  const float* norm = weights_.bias(w.ffn_norm);
+  const bool post_norm = w.post_ffn_norm.data != nullptr;
+  const LinearOut out = {&w.w2, x, dim, &w.b2};
+  if (phase == Phase::Decode || n <= kFewRows) {
+    reserve_rows(n);
+    ffn_in_of_step(all, x, norm, n);
+    ffn_out_of_step(w.w2, n, post_norm ? buffers_.products.as<float>() : x,
+                    post_norm ? Then::Store : Then::Add);
+    if (post_norm) add_normed(out, buffers_.products, n, w.post_ffn_norm);
+    else add_bias(out, n);
+    return profile_.mark(Part::Linear);
+  }
+  const WType type = ffn_in_of_prompt(all, x, norm, n);
+  multiply(weights_.matrix(w.w2), prompt_.gate.data(), type, n,
+           post_norm ? prompt_.products.as<float>() : x, dim, WType::F32, !post_norm);
+  if (post_norm) add_normed(out, prompt_.products, n, w.post_ffn_norm);
+  else add_bias(out, n);
+}
+
+}  // namespace riffle::cuda
