@@ -56,7 +56,7 @@ struct TinyCheckpoint {
   bool beyond_cuda() const {
     const std::string type = config.at("model_type");
     if (config.value("kv_lora_rank", 0) > 0) return true;
-    return config.value("enable_moe_block", false) || type == "ernie4_5_moe" ||
+    return type == "ernie4_5_moe" ||
            type == "hunyuan_v1_dense" || type == "laguna" || type == "apertus" ||
            type == "cohere" || type == "cohere2";
   }

@@ -39,7 +39,7 @@ __device__ void choose(const Route& a, int64_t row) {
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     const bool present = lane + 32 * k < a.n_experts;
-    s[k] = present ? scores[lane + 32 * k] : 0;
+    s[k] = present ? __fmul_rn(scores[lane + 32 * k], a.score_scale) : 0;
     if (a.routing.sigmoid) s[k] = sigmoid(s[k]);
     const bool biased = present && a.routing.sigmoid && a.choice_bias != nullptr;
     const float by = biased ? __fadd_rn(s[k], a.choice_bias[lane + 32 * k]) : s[k];
@@ -66,10 +66,8 @@ __device__ void choose(const Route& a, int64_t row) {
     sum += weight;
     if (lane == 0) out[i] = {at, weight};
   }
-  float scale = 1;
   if (a.routing.sigmoid) {
     sum = a.renormalised ? __fadd_rn(sum, a.routing.sum_eps) : 1.0f;
-    scale = a.routing.scale;
   } else if (!a.renormalised) {
     sum = 0;
 #pragma unroll
@@ -78,7 +76,13 @@ __device__ void choose(const Route& a, int64_t row) {
     sum = warp_sum(sum);
   }
   __syncwarp();
-  for (int i = lane; i < a.n_used; i += 32) out[i].weight = out[i].weight / sum * scale;
+  for (int i = lane; i < a.n_used; i += 32) {
+    float weight = out[i].weight / sum;
+    if (a.routing.sigmoid) weight *= a.routing.scale;
+    if (a.expert_scales != nullptr) weight *= a.expert_scales[out[i].expert];
+    if (!a.routing.sigmoid) weight *= a.routing.scale;
+    out[i].weight = weight;
+  }
 }
 
 template <int kOwn>

@@ -115,6 +115,7 @@ class CudaDevice : public Device {
   void ffn_in_of_step(const Ffn& weights, const float* x, const float* norm, int64_t n);
   void ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then);
   WType ffn_in_of_prompt(const Ffn& weights, const float* x, const float* norm, int64_t n);
+  void ffn_next_to_experts(const LayerWeights& weights, float* x, int64_t n, bool few);
   // cuda_layer_embedding.cpp
   void project_tokens(const LayerEmbeddingBuffers& buffers, const Matrix& projection, int64_t n,
                       int n_layers, float* out);
@@ -126,9 +127,9 @@ class CudaDevice : public Device {
   const float* key_centre(int layer) const;
   // cuda_experts.cpp
   using Experts = ExpertBuffers;
-  void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
-  void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
-  void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
+  void experts_of_step(const LayerWeights& weights, const float* x, int64_t n, float* to);
+  void experts_of_prompt(const LayerWeights& weights, const float* x, int64_t n, float* to);
+  void experts_of_host(const LayerWeights& weights, const float* x, int64_t n, float* to);
   SharedOutput shared_expert(const LayerWeights& weights, const float* x, int64_t n, bool prompt);
   void run_host_experts(const LayerWeights& weights, int64_t n);
   void answer_calls(bool compute);

@@ -1,4 +1,4 @@
-// The second half of a layer without experts: its FFN.
+// The second half of a layer: its FFN, also next to a mixture of experts (cuda_experts.cpp).
 #include <algorithm>
 
 #include "backend/cuda/cuda_device.h"
@@ -91,19 +91,53 @@ WType CudaDevice::ffn_in_of_prompt(const Ffn& w, const float* x, const float* no
   return down_type;
 }
 
+// Adds norm(norm(FFN) + norm(experts)) to rows of the residual stream. few: they go through gemv.
+void CudaDevice::ffn_next_to_experts(const LayerWeights& w, float* x, int64_t n, bool few) {
+  if (few) reserve_rows(n);
+  // The experts' input is no longer needed when their output is added up.
+  auto *const dense = (few ? buffers_.products : prompt_.products).as<float>(),
+              *const chosen = (few ? buffers_.experts : prompt_.experts).in.as<float>();
+  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
+  const int64_t dim = config_.dim;
+  const float* norm = weights_.bias(w.ffn_norm);
+  if (few) {
+    ffn_in_of_step(all, x, norm, n);
+    ffn_out_of_step(w.w2, n, dense, Then::Store);
+  } else {
+    const WType type = ffn_in_of_prompt(all, x, norm, n);
+    multiply(weights_.matrix(w.w2), prompt_.gate.data(), type, n, dense, dim, WType::F32, false);
+  }
+  add_bias({&w.w2, dense, dim, &w.b2}, n);
+  check(rmsnorm(dense, weights_.vector(w.ffn_out_norm), n, dim, config_.post_norm_eps, dense,
+                WType::F32, compute_),
+        "normalising");
+  if (few) experts_of_step(w, x, n, chosen);
+  else experts_of_prompt(w, x, n, chosen);
+  const auto add = [&](float* to, const float* rows, const Tensor& weight) {
+    check(add_rmsnorm(to, rows, nullptr, weights_.vector(weight), n, dim, config_.post_norm_eps,
+                      compute_),
+          "normalising");
+  };
+  add(dense, chosen, w.expert_out_norm);
+  add(x, dense, w.post_ffn_norm);
+}
+
 void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
+  const bool few = phase == Phase::Decode || n <= kFewRows;
   if (!w.experts.empty()) {
-    if (phase == Phase::Prefill && n > kFewRows) return experts_of_prompt(w, x, n);
-    experts_of_step(w, x, n);
-    return profile_.mark(Part::Linear);
+    if (config_.experts.next_to_ffn) ffn_next_to_experts(w, x, n, few);
+    else if (few) experts_of_step(w, x, n, x);
+    else experts_of_prompt(w, x, n, x);
+    if (few) profile_.mark(Part::Linear);
+    return;
   }
   const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
   const int64_t dim = w.w2.rows;
   const float* norm = weights_.bias(w.ffn_norm);
   const bool post_norm = w.post_ffn_norm.data != nullptr;
   const LinearOut out = {&w.w2, x, dim, &w.b2};
-  if (phase == Phase::Decode || n <= kFewRows) {
+  if (few) {
     reserve_rows(n);
     ffn_in_of_step(all, x, norm, n);
     ffn_out_of_step(w.w2, n, post_norm ? buffers_.products.as<float>() : x,

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/running_memory.h"
+#include "backend/cuda/step_buffers.h"
 #include "backend/forward_buffers.h"
 #include "backend/recurrent_shape.h"
 #include "kernels/common/agreed.h"
@@ -48,7 +49,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(kExperts, 2 * sizeof(int32_t) * rows,
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
   }
-  if (c.post_norm || c.layer_embedding_dim > 0)
+  if (products_wait(c))
     add("products that wait for their norm", 4 * s.chunk * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.products; });
   if (const int64_t width = c.layer_embedding_dim; width > 0) {

@@ -40,6 +40,11 @@ struct StepSizes {
   bool orders = false, coverage = false;  // row reports
 };
 
+// Tells whether products wait for a norm before they are added to the residual stream.
+inline bool products_wait(const Config& c) {
+  return c.post_norm || c.layer_embedding_dim > 0 || c.experts.next_to_ffn;
+}
+
 // A chunk of a prompt with at most this many rows goes through gemv, as decode does.
 inline constexpr int64_t kFewRows = 8;
 

@@ -46,10 +46,30 @@ static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
     for (const Tensor& t : l.mix) f(t);
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t :
-         {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm, &l.q_norm, &l.k_norm,
-          &l.v_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2, &l.router_bias,
-          &l.choice_bias, &l.shared_gate, &l.sinks, &l.embedding_norm})
+    for (const Tensor* t : {&l.attn_norm,
+                            &l.ffn_norm,
+                            &l.post_attn_norm,
+                            &l.post_ffn_norm,
+                            &l.q_norm,
+                            &l.k_norm,
+                            &l.v_norm,
+                            &l.bq,
+                            &l.bk,
+                            &l.bv,
+                            &l.bo,
+                            &l.b1,
+                            &l.b3,
+                            &l.b2,
+                            &l.router_bias,
+                            &l.choice_bias,
+                            &l.shared_gate,
+                            &l.sinks,
+                            &l.embedding_norm,
+                            &l.router_norm,
+                            &l.expert_norm,
+                            &l.ffn_out_norm,
+                            &l.expert_out_norm,
+                            &l.expert_scales})
       if (t->data) f(*t);
   if (w.embedding_norm.data) f(w.embedding_norm);
   if (w.layer_projection.rows > 0) {

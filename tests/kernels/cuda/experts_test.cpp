@@ -57,6 +57,29 @@ TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
         const std::vector<Routed> same = again.download();
         CHECK(std::memcmp(same.data(), got.data(), same.size() * sizeof(Routed)) == 0);
       }
+      // Gemma 4 scales scores, and the experts' weights.
+      const std::vector<float> scales = random_floats(g, n);
+      const DeviceArray<float> scales_d(scales);
+      DeviceArray<Routed> scaled(std::vector<Routed>(rows * used));
+      r.normed = nullptr;
+      r.score_scale = 0.5f;
+      r.expert_scales = scales_d.get();
+      r.routing.scale = 1.5f;
+      r.routed = scaled.get();
+      check_cuda(route(r, nullptr));
+      const std::vector<Routed> of_scaled = scaled.download();
+      for (int i = 0; i < rows; ++i) {
+        std::vector<float> halves(scores.begin() + i * n, scores.begin() + (i + 1) * n);
+        for (float& s : halves) s *= 0.5f;
+        std::vector<Routed> want(used);
+        route_row(halves.data(), n, used, renormalised, want.data());
+        for (int k = 0; k < used; ++k) {
+          const Routed& mine = of_scaled[i * used + k];
+          CHECK(mine.expert == want[k].expert);
+          if (i != 3)
+            CHECK(std::fabs(mine.weight - want[k].weight * scales[want[k].expert] * 1.5f) <= 2e-6);
+        }
+      }
       for (int i = 0; i < rows; ++i) {
         std::vector<Routed> want(used);
         route_row(&scores[i * n], n, used, renormalised, want.data());
@@ -337,12 +360,18 @@ TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
     check_cuda(combine_rows(yd.get(), routed_d.get(), ordered ? at_d.get() : nullptr, n, used, dim,
                             sum.get(), false, nullptr));
     const std::vector<float> got = sum.download();
+    DeviceArray<float> only(x.size());
+    only.poison();
+    check_cuda(combine_rows(yd.get(), routed_d.get(), ordered ? at_d.get() : nullptr, n, used, dim,
+                            only.get(), false, nullptr, {}, false));
+    const std::vector<float> sums = only.download();
     for (int64_t i = 0; i < n; ++i)
       for (int64_t c = 0; c < dim; ++c) {
         float want = 0;
         for (int64_t k = i * used; k < (i + 1) * used; ++k)
           want = std::fma(routed[k].weight, y[(ordered ? at[k] : k) * dim + c], want);
         wrong += got[i * dim + c] != x[i * dim + c] + want;
+        wrong += sums[i * dim + c] != want;
       }
     CHECK(wrong == 0);
     // The shared expert's output comes on top, with and without its share.
