@@ -11,9 +11,10 @@ Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bia
                 cudaStream_t stream);
 
 // out = x / rms(x) * weight, n rows of dim, as f32, f16 or bf16 (out_type; f16 saturates at
-// +-65504). Rows of out begin ldo values apart; 0: dim.
+// +-65504). Rows of out begin ldo values apart; 0: dim. centred: x less the mean of its row takes
+// the place of x.
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out,
-               WType out_type, cudaStream_t stream, int64_t ldo = 0);
+               WType out_type, cudaStream_t stream, int64_t ldo = 0, bool centred = false);
 // x += y / rms(y) * weight, n rows of dim. y has `bias` [dim] added first, if it is not null.
 Status add_rmsnorm(float* x, const float* y, const float* bias, const float* weight, int64_t n,
                    int64_t dim, float eps, cudaStream_t stream);

@@ -165,6 +165,27 @@ void CudaDevice::multiply(const Matrix& w, const void* a, WType type, int64_t n,
   }
 }
 
+// Sets the rows of the residual stream that gemv multiplies, and the norm that it applies to them
+// first (null: none). gemv's norms do not subtract the mean, so such norms are computed here.
+void CudaDevice::set_rows(Gemv& g, const float* x, const float* norm, int64_t n) {
+  g.x = x;
+  g.ldx = g.w[0].cols;
+  g.norm = norm;
+  g.eps = config_.stream_eps();
+  if (!norm || !config_.layer_norm) return;
+  reserve_rows(n);
+  normalise(x, norm, n, g.ldx, buffers_.normed.data(), WType::F32);
+  g.x = buffers_.normed.as<float>();
+  g.norm = nullptr;
+}
+
+// out: rows of the residual stream, normalised.
+void CudaDevice::normalise(const float* x, const float* norm, int64_t n, int64_t cols, void* out,
+                           WType type) {
+  check(rmsnorm(x, norm, n, cols, config_.stream_eps(), out, type, compute_, 0, config_.layer_norm),
+        "normalising");
+}
+
 void CudaDevice::linear(const Linear& args) {
   const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
@@ -172,10 +193,6 @@ void CudaDevice::linear(const Linear& args) {
   const bool post_norm = args.post_norm && args.post_norm->data;
   if (args.phase == Phase::Decode || args.n <= kFewRows) {
     Gemv g;
-    g.x = args.x;
-    g.ldx = cols;
-    g.norm = norm;
-    g.eps = config_.stream_eps();
     g.n_outs = args.n_outs;
     g.then = args.add && !post_norm ? Then::Add : Then::Store;
     for (int o = 0; o < args.n_outs; ++o) {
@@ -183,6 +200,7 @@ void CudaDevice::linear(const Linear& args) {
       g.y[o] = args.outs[o].y;
       g.ldy[o] = args.outs[o].ldy;
     }
+    set_rows(g, args.x, norm, args.n);
     const int64_t rows = args.outs[0].weight->rows;
     if (post_norm) {
       reserve_rows(args.n);
@@ -215,10 +233,8 @@ void CudaDevice::linear(const Linear& args) {
 void CudaDevice::make_operand(const float* x, const float* norm, int64_t n, int64_t cols,
                               WType type) {
   grow(prompt_.operand, n * cols * size_of(type), "a prefill chunk");
-  check(
-      norm ? rmsnorm(x, norm, n, cols, config_.stream_eps(), prompt_.operand.data(), type, compute_)
-           : convert(x, n * cols, prompt_.operand.data(), type, compute_),
-      "making an operand");
+  if (norm) return normalise(x, norm, n, cols, prompt_.operand.data(), type);
+  check(convert(x, n * cols, prompt_.operand.data(), type, compute_), "making an operand");
 }
 
 // out.y += norm(rows + bias).

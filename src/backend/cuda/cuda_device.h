@@ -102,6 +102,8 @@ class CudaDevice : public Device {
   std::byte* begin_staging(size_t bytes);
   void end_staging();
   void add_bias(const LinearOut& out, int64_t n);
+  void set_rows(Gemv& gemv, const float* x, const float* norm, int64_t n);
+  void normalise(const float* x, const float* norm, int64_t n, int64_t cols, void* out, WType type);
   void make_operand(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
   // An FFN: of a layer, or the shared expert. Its matrices, and the biases of the first two.

@@ -59,21 +59,18 @@ void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bo
   r.score_scale = e.score_scale;
   r.expert_scales = weights_.bias(w.expert_scales);
   r.routed = experts.routed.as<Routed>();
-  const auto normalise = [&](const float* weight) {
-    check(rmsnorm(x, weight, n, config_.dim, config_.stream_eps(), in, WType::F32, compute_),
-          "normalising");
-  };
+  // A kernel of a step computes the experts' input while it routes, unless norms subtract the mean.
+  const bool apart = prompt || config_.layer_norm;
+  if (apart) normalise(x, norm, n, config_.dim, in, WType::F32);
   if (prompt) {
-    normalise(norm);
     multiply(router, in, WType::F32, n, scores, e.n, WType::F32, false);
     if (shares)
       multiply(weights_.matrix(w.shared_gate), in, WType::F32, n, shares, 1, WType::F32, false);
-    if (expert_norm != norm) normalise(expert_norm);
   } else {
     Gemv g;
-    g.x = x;
+    g.x = apart ? in : x;
     g.ldx = config_.dim;
-    g.norm = norm;
+    g.norm = apart ? nullptr : norm;
     g.eps = config_.stream_eps();
     g.w[0] = router;
     g.y[0] = scores;
@@ -85,12 +82,16 @@ void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bo
       g.n_outs = 2;
     }
     gemv_rows(g, n);
+  }
+  if (!apart) {
     r.x = x;
     r.norm = expert_norm;
     r.dim = config_.dim;
     r.eps = config_.stream_eps();
     r.normed = in;
     r.overlap = overlap_ && w.router_bias.data == nullptr;
+  } else if (expert_norm != norm) {
+    normalise(x, expert_norm, n, config_.dim, in, WType::F32);
   }
   add_bias({&w.router, scores, e.n, &w.router_bias}, n);
   check(route(r, compute_), "choosing experts");

@@ -34,11 +34,8 @@ void CudaDevice::ffn_in_of_step(const Ffn& w, const float* x, const float* norm,
   const bool gated = config_.gated_ffn(), biased = w.b1.data || w.b3.data;
   auto* const values = buffers_.hidden.as<float>();
   Gemv up;
-  up.x = x;
-  up.ldx = w.w3.cols;
-  up.norm = norm;
-  up.eps = config_.stream_eps();
   up.w[0] = weights_.matrix(gated ? w.w1 : w.w3);
+  set_rows(up, x, norm, n);
   up.y[0] = values;
   up.ldy[0] = hidden;
   if (gated) {

@@ -15,6 +15,8 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   };
   add("a step's FFN", (c.mlp_bias ? 8 : 4) * rows * c.ffn_values(),
       [](StepBuffers& b) -> Buffer& { return b.hidden; });
+  if (c.layer_norm)
+    add("a step's norms", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.normed; });
   if (products_wait(c))
     add("a step's products", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.products; });
   if (const uint64_t width = c.layer_embedding_dim; width > 0) {

@@ -22,6 +22,7 @@ struct StepBuffers {
   Buffer lse, dense_out;     // row reports of coverage
   // Buffers for rows that gemv multiplies, in a step or a short prompt.
   Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
+  Buffer normed;          // [rows][dim], if norms subtract the mean
   Buffer products;        // [rows][dim]: products that wait for their norm
   ExpertBuffers experts;  // for experts on the device; scores: also for those in host memory
   LayerEmbeddingBuffers layer_embedding;
