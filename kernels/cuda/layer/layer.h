@@ -57,16 +57,23 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
 Status relu_squared(const void* x, int64_t count, WType in_type, void* out, WType out_type,
                     cudaStream_t stream, const float* bias = nullptr, int64_t width = 0);
 
-// Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
+// RMS norm of each head after its rotation: x / rms(x) * weight [head_dim]. weight null: no norm.
+struct HeadNorm {
+  const float* weight = nullptr;
+  float eps = 0;
+};
+
+// Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i, then applies the norm.
 // cos_sin[position][RopePairs::row_width(head_dim) / 2][2]. `pairs` is the order of the input; pair
-// j of the output is always (j, j + head_dim/2). transform: also transforms the heads after the
-// rotation (kernels/common/hadamard.h), as is done to queries and keys if keys are kept in 8 bits.
+// j of the output is always (j, j + head_dim/2). transform: also transforms the heads after
+// that (kernels/common/hadamard.h), as is done to queries and keys if keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream);
+            int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream,
+            const HeadNorm& norm = {});
 
 // rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to the position
-// sequences[i].n_tokens - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the
-// sequences' tails of this layer.
+// sequences[i].n_tokens - 1 (q in place) and normalised; k (likewise) and v [n][ldk] are written as
+// KvType into the sequences' tails of this layer.
 struct RopeAppendStep {
   float* q = nullptr;
   const float *k = nullptr, *v = nullptr;
@@ -76,17 +83,18 @@ struct RopeAppendStep {
   const float* key_centre = nullptr;  // [n_kv_heads][head_dim], subtracted from Q8 keys; or null
   const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // for keys, and for queries
   RopePairs pairs;
+  HeadNorm q_norm, k_norm;
   const StepSequence* sequences = nullptr;
   KvLayout layout;
   bool overlap = false;  // see Gemv::overlap
 };
 Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream);
 
-// rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i and, with v, written into blocks,
-// contiguous [n_kv_heads][n_blocks] of block_bytes. key_centre: as in RopeAppendStep.
+// rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i, normalised and, with v, written
+// into blocks, contiguous [n_kv_heads][n_blocks] of block_bytes. key_centre: as in RopeAppendStep.
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
                            const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
                            int64_t n_blocks, const KvLayout& layout, const float* key_centre,
-                           cudaStream_t stream);
+                           cudaStream_t stream, const HeadNorm& norm = {});
 
 }  // namespace riffle::cuda

@@ -359,11 +359,12 @@ RopePairs CudaDevice::rope_pairs(int rope) const {
 }
 
 void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
-                      const Tensor*) {
+                      const Tensor* norm) {
   const DeviceScope on = enter();
   check(riffle::cuda::rope(x, n, ld, n_heads, config_.rope_head(config_.ropes[rope]),
                            cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),
-                           options_.layout.transforms_keys(), compute_),
+                           options_.layout.transforms_keys(), compute_,
+                           norm ? rotated_norm(*norm) : HeadNorm()),
         "rotating queries");
 }
 

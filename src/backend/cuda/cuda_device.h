@@ -26,6 +26,7 @@
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/recurrent/recurrent.h"
 
@@ -142,6 +143,10 @@ class CudaDevice : public Device {
                    std::span<const int64_t> first, WType type, F&& f);
   void reserve_host_experts(int64_t n);
   RopePairs rope_pairs(int rope) const;
+  // Returns the norm of q or of k if it follows RoPE, else none.
+  HeadNorm rotated_norm(const Tensor& norm) const {
+    return {config_.norm_after_rope ? weights_.bias(norm) : nullptr, config_.norm_eps};
+  }
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add);

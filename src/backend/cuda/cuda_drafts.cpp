@@ -206,6 +206,8 @@ void CudaDevice::CudaDrafts::append_at(float* q, float* k, const float* v, int64
   a.cos_sin = device_.cos_sin_[rope].as<float>();
   a.query_cos_sin = device_.cos_sin_[c.query_rope(0)].as<float>();
   a.pairs = device_.rope_pairs(rope);
+  a.q_norm = device_.rotated_norm(head_.weights.layers[0].q_norm);
+  a.k_norm = device_.rotated_norm(head_.weights.layers[0].k_norm);
   a.sequences = sequences_.as<StepSequence>();
   a.layout = ring_.layout;
   a.overlap = device_.overlap_;

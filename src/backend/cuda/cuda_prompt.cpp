@@ -126,7 +126,8 @@ void CudaDevice::CudaPrompt::append(float* k, const float* v, int64_t n, int64_t
       rope_append_prefill(k, v, n, config_.kv_width(at_), config_.kv_heads(at_),
                           device_.cos_sin_[rope].as<float>(), pos0, device_.rope_pairs(rope),
                           layer_.base, layer_.n_blocks, device_.kv_.layout(at_),
-                          device_.key_centre(at_), device_.compute_),
+                          device_.key_centre(at_), device_.compute_,
+                          device_.rotated_norm(device_.model_.weights.layers[at_].k_norm)),
       "appending KV");
 }
 

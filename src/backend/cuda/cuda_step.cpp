@@ -259,6 +259,8 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.cos_sin = cos_sin_[rope].as<float>();
   a.query_cos_sin = cos_sin_[query_rope].as<float>();
   a.pairs = rope_pairs(rope);
+  a.q_norm = rotated_norm(model_.weights.layers[layer].q_norm);
+  a.k_norm = rotated_norm(model_.weights.layers[layer].k_norm);
   a.sequences = buffers_.sequences.as<StepSequence>();
   a.layout = kv_.layout(layer);
   a.overlap = overlap_;
