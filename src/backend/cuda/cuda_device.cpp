@@ -55,6 +55,7 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       sampling_(&step_memory_, &compute_, config_.vocab_size, drawable_ids(model)),
       graphs_(&compute_),
       profile_(&compute_),
+      layer_kinds_(layer_kinds(config_, kv_.shape())),
       cpu_products_(host_kernels_, options.layout.type == cpu::KvType::F32, threads),
       cpu_experts_(config_, &cpu_products_, threads) {
   kv_.set_replay([this](const StepSequence& sequence) { replay_states(sequence); });
@@ -458,8 +459,8 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
     BlockLayout of_layer = l;
     of_layer.head_dim = c.head_size(layer);
     const bool seen = last >= 0 && c.head_size(layer) == c.head_size(last) &&
-                      c.kv_heads(layer) == c.kv_heads(last);
-    if (!seen && !layer_supported(of_layer, c.n_heads / c.kv_heads(layer), device, text))
+                      c.kv_heads(layer) == c.kv_heads(last) && c.heads(layer) == c.heads(last);
+    if (!seen && !layer_supported(of_layer, c.heads(layer) / c.kv_heads(layer), device, text))
       return false;
     last = layer;
   }

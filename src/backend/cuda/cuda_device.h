@@ -212,6 +212,7 @@ class CudaDevice : public Device {
   StepGraphs graphs_;
   StepProfile profile_;
   StepBuffers buffers_;
+  const std::vector<int> layer_kinds_;
   int64_t rows_reserved_ = 0;  // rows that reserve_rows made room for
   // Steps through experts in host memory: `in`, `routed`, `out`, `orders` are pinned.
   Experts expert_rows_;

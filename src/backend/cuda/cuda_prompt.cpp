@@ -190,7 +190,7 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   f.ldq = a.ldq;
   f.pos0 = a.pos0;
   f.window = a.window;
-  f.n_heads = config_.n_heads;
+  f.n_heads = config_.heads(at_);
   f.n_kv_heads = config_.kv_heads(at_);
   f.blocks = layer_.base;
   f.n_blocks = layer_.n_blocks;

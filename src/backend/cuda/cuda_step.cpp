@@ -22,7 +22,7 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   DecodeStep s;
   s.n = static_cast<int>(step_.n);
   s.layer = layer;
-  s.n_heads = config_.n_heads;
+  s.n_heads = config_.heads(layer);
   s.n_kv_heads = shape.rows(layer);
   s.first_head = shape.first_head(layer);
   s.first_index = shape.index_row(layer);
@@ -47,7 +47,7 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   s.stamp = step_.working_set > 0 && !kv_.streamed();
   if (step_.orders) s.order = buffers_.orders.as<int32_t>() + first_result * max_blocks_;
   if (step_.coverage)
-    s.lse = buffers_.lse.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
+    s.lse = buffers_.lse.as<float>() + int64_t(2 * layer) * step_.n * config_.most_heads();
   return s;
 }
 
@@ -75,7 +75,7 @@ void CudaDevice::grow_step_memory() {
   reserve_host_experts(n);
   StepSizes sizes{n, max_blocks_};
   // Sized for the selector even where the first layers are dense.
-  for (const int layer : kv_.shape().kinds())
+  for (const int layer : layer_kinds_)
     sizes.scratch = std::max<uint64_t>(
         sizes.scratch, selection_->scratch_bytes(decode_step(layer, nullptr, nullptr)));
   sizes.orders = step_.orders;
@@ -251,7 +251,7 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.ldq = config_.q_width(layer);
   a.ldk = config_.kv_width(layer);
   a.n = static_cast<int>(step_.n);
-  a.n_heads = config_.n_heads;
+  a.n_heads = config_.heads(layer);
   a.n_kv_heads = kv_.shape().heads(layer);
   a.tail_offset = kv_.tail_offset(layer);
   a.key_centre = key_centre(layer);
@@ -285,7 +285,7 @@ void CudaDevice::attend_streamed(int layer, const float* q, float* out) {
     s.n = 1;
     s.sequences += i;
     s.results += i * heads;
-    if (s.lse) s.lse += i * config_.n_heads;
+    if (s.lse) s.lse += i * config_.heads(layer);
     host_driven_->attend(s, selection_of(layer), *step_.sequences[i], step_.position(i),
                          step_.lookahead, streamed_counts_.data() + first + i * heads,
                          orders ? host_orders_.data() + (first + i * heads) * max_blocks_ : nullptr,
@@ -322,7 +322,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   s.rule = {};
   s.rule.everything = true;
   s.rule.window = step_.window_of(layer);
-  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
+  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.most_heads();
   check(attend_everything(s, device_.limits, compute_), "computing a step's attention");
 }
 
@@ -377,7 +377,7 @@ void CudaDevice::end_step(int32_t* tokens) {
 
 void CudaDevice::report_step() {
   const KvShape& shape = kv_.shape();
-  const int64_t layers = config_.n_layers, n_queries = step_.n * config_.n_heads;
+  const int64_t layers = config_.n_layers, n_queries = step_.n * config_.most_heads();
   if (step_.orders && !kv_.streamed()) {
     host_orders_.resize(step_.n * shape.rows() * max_blocks_);
     ++event_waits_;
@@ -399,7 +399,7 @@ void CudaDevice::report_step() {
     const int64_t heads = shape.rows(layer), rows = step_.n * heads,
                   first = step_.n * shape.first_row(layer);
     if (heads == 0) continue;
-    const int64_t g = config_.n_heads / heads;
+    const int64_t g = config_.heads(layer) / heads;
     reports_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) {
       RowResult from = results[first + r];

@@ -66,7 +66,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     const int64_t tiles = s.n_total / kKeyTile + 1,
                   query_tiles = (s.chunk + kQueryTile - 1) / kQueryTile + 1;
     add(kTiles, 2 * c.widest_kv() * tiles, [](PromptBuffers& b) -> Buffer& { return b.means; });
-    add(kTiles, sizeof(uint64_t) * c.n_heads * query_tiles * tile_words(s.n_total),
+    add(kTiles, sizeof(uint64_t) * c.most_heads() * query_tiles * tile_words(s.n_total),
         [](PromptBuffers& b) -> Buffer& { return b.tiles; });
     add(kTiles, 2 * sizeof(uint64_t), [](PromptBuffers& b) -> Buffer& { return b.tile_counts; });
   }

@@ -7,6 +7,19 @@
 
 namespace riffle::cuda {
 
+std::vector<int> layer_kinds(const Config& c, const KvShape& shape) {
+  std::vector<int> kinds;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const auto alike = [&](int kind) {
+      return shape.rows(kind) == shape.rows(layer) && c.heads(kind) == c.heads(layer) &&
+             c.head_size(kind) == c.head_size(layer);
+    };
+    if (shape.rows(layer) > 0 && std::none_of(kinds.begin(), kinds.end(), alike))
+      kinds.push_back(layer);
+  }
+  return kinds;
+}
+
 std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   const uint64_t rows = std::max(n, kFewRows), dim = c.dim;
   std::vector<StepBuffer> list;
@@ -46,7 +59,7 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
 }
 
 std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, const StepSizes& s) {
-  const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.n_heads;
+  const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.most_heads();
   std::vector<StepBuffer> list;
   const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(StepBuffers&),
                        bool cleared = false) {

@@ -49,6 +49,10 @@ inline bool products_wait(const Config& c) {
 // A chunk of a prompt with at most this many rows goes through gemv, as decode does.
 inline constexpr int64_t kFewRows = 8;
 
+// Returns the first layer of each combination of head size, number of KV heads and of query heads.
+// Layers without KV to attend to are left out. Attention's scratch follows from these.
+std::vector<int> layer_kinds(const Config& config, const KvShape& shape);
+
 // Lists the buffers of n rows that gemv multiplies, but of at least kFewRows.
 std::vector<StepBuffer> row_buffers(const Config& config, int64_t n);
 // Lists the other buffers of a step.
