@@ -27,6 +27,8 @@ Status split_heads(const float* both, int64_t n, int n_heads, int d, float* q, f
                    cudaStream_t stream);
 // x *= sigmoid(gate) elementwise.
 Status sigmoid_gate(float* x, const float* gate, int64_t count, cudaStream_t stream);
+// x *= softplus(gate): each of n gates multiplies `width` values, which follow one another.
+Status softplus_gate(float* x, const float* gate, int64_t n, int64_t width, cudaStream_t stream);
 // x = cap * tanh(x / cap) elementwise.
 Status softcap(float* x, int64_t count, float cap, cudaStream_t stream);
 // x *= factor, for count values.

@@ -277,6 +277,11 @@ void CudaDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   check(riffle::cuda::sigmoid_gate(x, gate, count, compute_), "gating attention's output");
 }
 
+void CudaDevice::softplus_gate(float* x, const float* gate, int64_t n, int64_t width) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::softplus_gate(x, gate, n, width, compute_), "gating attention's output");
+}
+
 void CudaDevice::softcap(float* x, int64_t count, float cap) {
   const DeviceScope on = enter();
   check(riffle::cuda::softcap(x, count, cap, compute_), "capping logits");

@@ -72,6 +72,7 @@ class CudaDevice : public Device {
                    float* gate) override;
   void norm_rows(const float* x, int64_t n, const Tensor& weight, float* out, int64_t ldo) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
+  void softplus_gate(float* x, const float* gate, int64_t n, int64_t width) override;
   void softcap(float* x, int64_t count, float cap) override;
   void scale(float* x, int64_t count, float factor) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;

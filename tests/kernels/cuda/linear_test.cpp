@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/common/half.h"
+#include "kernels/common/softplus.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/layer/layer.h"
@@ -485,6 +486,28 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
     CHECK(
         (four[0] == 0 && four[1] == -65504.0f * 65504 && four[2] == 65504 && std::isnan(four[3])));
   }
+}
+
+TEST_CASE("softplus_gate against the CPU's function", "[cuda]") {
+  if (skip()) return;
+  Rng g(16);
+  for (const int64_t width : {1, 64, 77})
+    for (const int64_t n : {1, 30, 1000}) {
+      INFO(n << " gates of " << width << " values");
+      const auto x = random_floats(g, n * width, 3);
+      auto gate = random_floats(g, n, 30);
+      gate[n / 2] = n == 1 ? 300 : -300;
+      DeviceArray<float> xd(x);
+      const DeviceArray<float> gate_d(gate);
+      check_cuda(softplus_gate(xd.get(), gate_d.get(), n, width, nullptr));
+      const auto got = xd.download();
+      bool right = true;
+      for (int64_t i = 0; i < n * width; i++) {
+        const float want = x[i] * riffle::softplus(gate[i / width]);
+        right &= std::fabs(got[i] - want) <= 1e-6 * (1e-30 + std::fabs(want));
+      }
+      CHECK(right);
+    }
 }
 
 TEST_CASE("sigmoid_gate and softcap against float64", "[cuda]") {
