@@ -56,7 +56,7 @@ struct TinyCheckpoint {
   bool beyond_cuda() const {
     const std::string type = config.at("model_type");
     if (config.value("kv_lora_rank", 0) > 0) return true;
-    return type == "ernie4_5_moe" || type == "apertus";
+    return type == "ernie4_5_moe";
   }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.

@@ -2,6 +2,7 @@
 // number formats, and RoPE, which also appends keys and values to blocks.
 #pragma once
 #include "kernels/common/rope_pairs.h"
+#include "kernels/common/xielu.h"
 #include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
@@ -58,6 +59,10 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
 // [width]; count is a multiple of width.
 Status relu_squared(const void* x, int64_t count, WType in_type, void* out, WType out_type,
                     cudaStream_t stream, const float* bias = nullptr, int64_t width = 0);
+// The same with xielu (kernels/common/xielu.h) in place of the square.
+Status xielu(const void* x, int64_t count, WType in_type, void* out, WType out_type,
+             const XieluFactors& factors, cudaStream_t stream, const float* bias = nullptr,
+             int64_t width = 0);
 
 // RMS norm of each head after its rotation: x / rms(x) * weight [head_dim]. weight null: no norm.
 struct HeadNorm {

@@ -108,14 +108,15 @@ class CudaDevice : public Device {
   void normalise(const float* x, const float* norm, int64_t n, int64_t cols, void* out, WType type);
   void make_operand(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
-  // An FFN: of a layer, or the shared expert. Its matrices, and the biases of the first two.
+  // An FFN: of a layer, or the shared expert. Its matrices, the biases of the first two, and the
+  // layer's LayerWeights::xielu.
   struct Ffn {
-    const Tensor &w1, &w3, &w2, &b1, &b3;
+    const Tensor &w1, &w3, &w2, &b1, &b3, &xielu;
   };
   // cuda_ffn.cpp
   Gate gate() const;
   void activate(void* values, const void* up, int64_t count, WType type, WType out_type,
-                const float* b1, const float* b3, int64_t width);
+                const float* b1, const float* b3, int64_t width, const Tensor* xielu = nullptr);
   void ffn_in_of_step(const Ffn& weights, const float* x, const float* norm, int64_t n);
   void ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then);
   WType ffn_in_of_prompt(const Ffn& weights, const float* x, const float* norm, int64_t n);

@@ -104,7 +104,7 @@ SharedOutput CudaDevice::shared_expert(const LayerWeights& w, const float* x, in
   const ExpertWeights& s = w.shared;
   if (s.w2.rows == 0) return {};
   const Experts& experts = prompt ? prompt_.experts : buffers_.experts;
-  const Ffn all = {s.w1, s.w3, s.w2, s.b1, s.b3};
+  const Ffn all = {s.w1, s.w3, s.w2, s.b1, s.b3, w.xielu};
   const float* norm = weights_.vector(w.ffn_norm);
   auto* const out = experts.in.as<float>();
   if (prompt) {

@@ -19,19 +19,28 @@ Gate CudaDevice::gate() const {
 }
 
 // Activates an FFN's first products `values` and `up`: values = gate(values + b1) * (up + b3) or,
-// without a gate, values = max(0, values + b3)^2.
+// without a gate, values = f(values + b3). f is xIELU with the parameters `xielu`, or a square.
 void CudaDevice::activate(void* values, const void* up, int64_t count, WType type, WType out_type,
-                          const float* b1, const float* b3, int64_t width) {
-  check(config_.gated_ffn()
-            ? glu(gate(), values, up, count, type, values, out_type, compute_, b1, b3, width)
-            : relu_squared(values, count, type, values, out_type, compute_, b3, width),
-        "applying the FFN's activation");
+                          const float* b1, const float* b3, int64_t width, const Tensor* xielu) {
+  constexpr const char* kWhat = "applying the FFN's activation";
+  if (config_.gated_ffn())
+    return check(glu(gate(), values, up, count, type, values, out_type, compute_, b1, b3, width),
+                 kWhat);
+  if (config_.activation == Activation::XIELU && xielu) {
+    const XieluFactors factors = xielu_factors(static_cast<const float*>(xielu->data));
+    return check(
+        riffle::cuda::xielu(values, count, type, values, out_type, factors, compute_, b3, width),
+        kWhat);
+  }
+  check(relu_squared(values, count, type, values, out_type, compute_, b3, width), kWhat);
 }
 
 // Makes the values between an FFN's products in buffers_.hidden, [n][rows of w3].
 void CudaDevice::ffn_in_of_step(const Ffn& w, const float* x, const float* norm, int64_t n) {
   const int64_t hidden = w.w3.rows;
   const bool gated = config_.gated_ffn(), biased = w.b1.data || w.b3.data;
+  // gemv lacks biases and xIELU: the activation is then an operation of its own.
+  const bool apart = biased || config_.activation == Activation::XIELU;
   auto* const values = buffers_.hidden.as<float>();
   Gemv up;
   up.w[0] = weights_.matrix(gated ? w.w1 : w.w3);
@@ -44,13 +53,12 @@ void CudaDevice::ffn_in_of_step(const Ffn& w, const float* x, const float* norm,
     up.ldy[1] = hidden;
     up.n_outs = 2;
   }
-  // With biases the activation is an operation of its own.
-  up.then = biased ? Then::Store : gated ? Then::SwiGlu : Then::ReluSquared;
+  up.then = apart ? Then::Store : gated ? Then::SwiGlu : Then::ReluSquared;
   up.gate = gate();
   gemv_rows(up, n);
-  if (biased)
+  if (apart)
     activate(values, up.y[1], n * hidden, WType::F32, WType::F32, weights_.bias(w.b1),
-             weights_.bias(w.b3), hidden);
+             weights_.bias(w.b3), hidden, &w.xielu);
 }
 
 // Multiplies buffers_.hidden by an FFN's last matrix.
@@ -84,7 +92,7 @@ WType CudaDevice::ffn_in_of_prompt(const Ffn& w, const float* x, const float* no
     product(w.w3, prompt_.up);
   }
   activate(prompt_.gate.data(), prompt_.up.data(), n * hidden, type, down_type, weights_.bias(w.b1),
-           weights_.bias(w.b3), hidden);
+           weights_.bias(w.b3), hidden, &w.xielu);
   return down_type;
 }
 
@@ -94,7 +102,7 @@ void CudaDevice::ffn_next_to_experts(const LayerWeights& w, float* x, int64_t n,
   // The experts' input is no longer needed when their output is added up.
   auto *const dense = (few ? buffers_.products : prompt_.products).as<float>(),
               *const chosen = (few ? buffers_.experts : prompt_.experts).in.as<float>();
-  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
+  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3, w.xielu};
   const int64_t dim = config_.dim;
   const float* norm = weights_.bias(w.ffn_norm);
   if (few) {
@@ -129,7 +137,7 @@ void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     if (few) profile_.mark(Part::Linear);
     return;
   }
-  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
+  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3, w.xielu};
   const int64_t dim = w.w2.rows;
   const float* norm = weights_.bias(w.ffn_norm);
   const bool post_norm = w.post_ffn_norm.data != nullptr;

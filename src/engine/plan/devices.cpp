@@ -44,7 +44,6 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 static const char* beyond_cuda(const Config& c) {
   const Routing& routing = c.experts.routing;
   if (c.latent) return "multi-head latent attention";
-  if (c.activation == Activation::XIELU) return "xIELU activations";
   if (c.experts.n > 0 && routing.choice_bias && !routing.sigmoid)
     return "experts that are chosen by a softmax and a bias";
   return nullptr;
