@@ -53,11 +53,7 @@ struct TinyCheckpoint {
     return std::find(types.begin(), types.end(), "mamba") != types.end();
   }
   // Tells whether the CUDA kernels lack an operation of the model.
-  bool beyond_cuda() const {
-    const std::string type = config.at("model_type");
-    if (config.value("kv_lora_rank", 0) > 0) return true;
-    return type == "ernie4_5_moe";
-  }
+  bool beyond_cuda() const { return config.value("kv_lora_rank", 0) > 0; }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {

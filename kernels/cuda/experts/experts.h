@@ -7,16 +7,17 @@
 namespace riffle::cuda {
 
 // routed[i] [n_used], by falling score: route_row (kernels/common/routing.h) of scores[i]
-// [n_experts] times score_scale, for n rows. With Routing::sigmoid it is route_by_sigmoid of
-// scores[i], which stay unchanged. Weights are then multiplied by expert_scales, and after a
-// softmax by Routing::scale. n_experts is at most kMostExperts.
+// [n_experts] times score_scale, for n rows. With Routing::sigmoid it is route_by_sigmoid,
+// otherwise with a choice_bias route_by_biased_softmax; scores stay unchanged. Weights are then
+// multiplied by expert_scales, and after a softmax by Routing::scale. n_experts is at most
+// kMostExperts.
 struct Route {
   const float* scores = nullptr;  // [n][n_experts]
   int64_t n = 0;
   int n_experts = 0, n_used = 0;
   bool renormalised = false;
   Routing routing = {};                // its choice_bias is ignored
-  const float* choice_bias = nullptr;  // [n_experts], with a sigmoid; null: none
+  const float* choice_bias = nullptr;  // [n_experts]; null: none
   float score_scale = 1;
   const float* expert_scales = nullptr;  // [n_experts], by expert; null: all 1
   Routed* routed = nullptr;              // [n][n_used]

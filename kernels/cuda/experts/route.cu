@@ -28,23 +28,88 @@ __device__ uint32_t warp_most(uint32_t x) {
 #endif
 }
 
+// Replaces a row's scores by their softmax values, as route_by_biased_softmax does. A lane has
+// those of experts lane, lane + 32, ... One warp calls it.
+template <int kOwn>
+__device__ void softmax(const Route& a, float (&s)[kOwn]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float most = -INFINITY, sum = 0;
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k)
+    if (lane + 32 * k < a.n_experts) most = fmaxf(most, s[k]);
+  for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k)
+    if (lane + 32 * k < a.n_experts) s[k] = expf(s[k] - most), sum += s[k];
+  sum = warp_sum(sum);
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k)
+    if (lane + 32 * k < a.n_experts) s[k] /= sum;
+}
+
+// Sets the rank of experts to 0 unless their group is used, as choose_groups says. by: the numbers
+// by which experts are chosen. One warp calls it.
+template <int kOwn>
+__device__ void keep_groups(const Route& a, const float (&by)[kOwn], uint32_t (&rank)[kOwn]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, n_groups = a.routing.n_groups,
+            size = a.n_experts / n_groups;
+  uint32_t of_group[2] = {};  // ranks of groups lane and lane + 32
+  for (int g = 0; g < n_groups; ++g) {
+    float first = -INFINITY, second = -INFINITY;  // the best two numbers
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k)
+      if (rank[k] > 0 && (lane + 32 * k) / size == g) {
+        second = fmaxf(second, fminf(first, by[k]));
+        first = fmaxf(first, by[k]);
+      }
+    for (int apart = 16; apart > 0; apart /= 2) {
+      const float first_there = __shfl_xor_sync(~0u, first, apart),
+                  second_there = __shfl_xor_sync(~0u, second, apart);
+      second = fmaxf(fmaxf(second, second_there), fminf(first, first_there));
+      first = fmaxf(first, first_there);
+    }
+    if (lane == g % 32) of_group[g / 32] = rank_of(first + second);
+  }
+  uint64_t used = 0;
+  for (int i = 0; i < a.routing.used_groups; ++i) {
+    const uint32_t best = warp_most(max(of_group[0], of_group[1]));
+    uint32_t lowest = 0;  // 64 minus the lowest group with this rank
+    for (int half = 0; half < 2; ++half)
+      if (of_group[half] == best)
+        lowest = max(lowest, static_cast<uint32_t>(64 - lane - 32 * half));
+    const int group = 64 - static_cast<int>(warp_most(lowest));
+    used |= uint64_t{1} << group;
+    if (lane == group % 32) of_group[group / 32] = 0;
+  }
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k)
+    if (rank[k] > 0 && !(used >> (lane + 32 * k) / size & 1)) rank[k] = 0;
+}
+
 // One warp calls it. kOwn: the most experts that a lane has.
 template <int kOwn>
 __device__ void choose(const Route& a, int64_t row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* scores = a.scores + row * a.n_experts;
   Routed* out = a.routed + row * a.n_used;
-  float s[kOwn];        // scores, or their sigmoids
+  const bool biased = a.choice_bias != nullptr, sigmoids = a.routing.sigmoid;
+  float s[kOwn];        // scores, or the values that they become and that weights are
   uint32_t rank[kOwn];  // 0: none, or taken
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     const bool present = lane + 32 * k < a.n_experts;
     s[k] = present ? __fmul_rn(scores[lane + 32 * k], a.score_scale) : 0;
-    if (a.routing.sigmoid) s[k] = sigmoid(s[k]);
-    const bool biased = present && a.routing.sigmoid && a.choice_bias != nullptr;
-    const float by = biased ? __fadd_rn(s[k], a.choice_bias[lane + 32 * k]) : s[k];
-    rank[k] = present ? rank_of(by) : 0;
+    if (sigmoids) s[k] = sigmoid(s[k]);
   }
+  if (biased && !sigmoids) softmax(a, s);
+  float by[kOwn];  // the numbers by which experts are chosen
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    const bool present = lane + 32 * k < a.n_experts;
+    by[k] = biased && present ? __fadd_rn(s[k], a.choice_bias[lane + 32 * k]) : s[k];
+    rank[k] = present ? rank_of(by[k]) : 0;
+  }
+  if (a.routing.n_groups > 1 && (sigmoids || biased)) keep_groups(a, by, rank);
   float most = 0, sum = 0;
   for (int i = 0; i < a.n_used; ++i) {
     uint32_t best = 0;
@@ -62,12 +127,15 @@ __device__ void choose(const Route& a, int64_t row) {
       if (at == lane + 32 * k) score = s[k], rank[k] = 0;
     score = __shfl_sync(~0u, score, at % 32);
     if (i == 0) most = score;
-    const float weight = a.routing.sigmoid ? score : expf(score - most);
+    const float weight = sigmoids || biased ? score : expf(score - most);
     sum += weight;
     if (lane == 0) out[i] = {at, weight};
   }
-  if (a.routing.sigmoid) {
+  if (sigmoids) {
     sum = a.renormalised ? __fadd_rn(sum, a.routing.sum_eps) : 1.0f;
+  } else if (biased) {
+    const float least = a.routing.least_sum;
+    sum = !a.renormalised ? 1.0f : sum < least ? least : sum;
   } else if (!a.renormalised) {
     sum = 0;
 #pragma unroll
@@ -78,9 +146,9 @@ __device__ void choose(const Route& a, int64_t row) {
   __syncwarp();
   for (int i = lane; i < a.n_used; i += 32) {
     float weight = out[i].weight / sum;
-    if (a.routing.sigmoid) weight *= a.routing.scale;
+    if (sigmoids) weight *= a.routing.scale;
     if (a.expert_scales != nullptr) weight *= a.expert_scales[out[i].expert];
-    if (!a.routing.sigmoid) weight *= a.routing.scale;
+    if (!sigmoids) weight *= a.routing.scale;
     out[i].weight = weight;
   }
 }
@@ -121,6 +189,10 @@ Status launch_route(const Route& args, cudaStream_t stream) {
 Status route(const Route& args, cudaStream_t stream) {
   if (args.n < 1 || args.n_experts < 1 || args.n_experts > kMostExperts || args.n_used < 1 ||
       args.n_used > args.n_experts || (args.normed != nullptr && args.dim < 1))
+    return cudaErrorInvalidValue;
+  const int groups = args.routing.n_groups, used = args.routing.used_groups;
+  if (groups < 1 || groups > 64 || used < 1 || used > groups || args.n_experts % groups != 0 ||
+      (groups > 1 && args.n_used > used * (args.n_experts / groups)))
     return cudaErrorInvalidValue;
   return args.n_experts <= 128 ? launch_route<4>(args, stream)
                                : launch_route<kMostExperts / 32>(args, stream);

@@ -42,10 +42,7 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 
 // Returns what a model needs that the CUDA kernels lack; null: nothing.
 static const char* beyond_cuda(const Config& c) {
-  const Routing& routing = c.experts.routing;
   if (c.latent) return "multi-head latent attention";
-  if (c.experts.n > 0 && routing.choice_bias && !routing.sigmoid)
-    return "experts that are chosen by a softmax and a bias";
   return nullptr;
 }
 
