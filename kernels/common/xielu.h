@@ -9,7 +9,7 @@
 namespace riffle {
 
 struct XieluFactors {
-  float positive = 0, negative = 0;  // of the two halves
+  float positive = 0, negative = 0;  // factors of the two halves
   float beta = 0, eps = 0;
 };
 

@@ -45,13 +45,6 @@ struct TinyCheckpoint {
     return text.find("\"dynamic\"") != std::string::npos &&
            text.find("\"alpha\"") == std::string::npos;
   }
-  // Tells whether layers keep a recurrent state.
-  bool has_states() const {
-    for (const char* key : {"conv_L_cache", "linear_num_key_heads", "mamba_num_heads"})
-      if (config.contains(key)) return true;
-    const auto types = config.value("layer_types", std::vector<std::string>());
-    return std::find(types.begin(), types.end(), "mamba") != types.end();
-  }
   // Tells whether the CUDA kernels lack an operation of the model.
   bool beyond_cuda() const { return config.value("kv_lora_rank", 0) > 0; }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV

@@ -154,7 +154,7 @@ TEST_CASE("route by sigmoid chooses what the scalar twin chooses", "[cuda][exper
       }
 }
 
-// As above, for softmax values plus a bias and for groups. There are no NaNs: in a group they may
+// The same for softmax values plus a bias and for groups. There are no NaNs: in a group they may
 // count for more here than they do on the CPU.
 TEST_CASE("route by biased softmax, and in groups, chooses what the scalar twin chooses",
           "[cuda][experts]") {
