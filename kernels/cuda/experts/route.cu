@@ -47,10 +47,15 @@ __device__ void softmax(const Route& a, float (&s)[kOwn]) {
     if (lane + 32 * k < a.n_experts) s[k] /= sum;
 }
 
-// Sets the rank of experts to 0 unless their group is used, as choose_groups says. by: the numbers
-// by which experts are chosen. One warp calls it.
+// Returns the number by which an expert with this value is chosen.
+__device__ float chosen_by(const Route& a, float value, int expert) {
+  return a.choice_bias == nullptr ? value : __fadd_rn(value, a.choice_bias[expert]);
+}
+
+// Sets the rank of experts to 0 unless their group is used, as choose_groups says. s: the experts'
+// values. One warp calls it.
 template <int kOwn>
-__device__ void keep_groups(const Route& a, const float (&by)[kOwn], uint32_t (&rank)[kOwn]) {
+__device__ void keep_groups(const Route& a, const float (&s)[kOwn], uint32_t (&rank)[kOwn]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, n_groups = a.routing.n_groups,
             size = a.n_experts / n_groups;
   uint32_t of_group[2] = {};  // ranks of groups lane and lane + 32
@@ -59,8 +64,9 @@ __device__ void keep_groups(const Route& a, const float (&by)[kOwn], uint32_t (&
 #pragma unroll
     for (int k = 0; k < kOwn; ++k)
       if (rank[k] > 0 && (lane + 32 * k) / size == g) {
-        second = fmaxf(second, fminf(first, by[k]));
-        first = fmaxf(first, by[k]);
+        const float by = chosen_by(a, s[k], lane + 32 * k);
+        second = fmaxf(second, fminf(first, by));
+        first = fmaxf(first, by);
       }
     for (int apart = 16; apart > 0; apart /= 2) {
       const float first_there = __shfl_xor_sync(~0u, first, apart),
@@ -86,13 +92,19 @@ __device__ void keep_groups(const Route& a, const float (&by)[kOwn], uint32_t (&
     if (rank[k] > 0 && !(used >> (lane + 32 * k) / size & 1)) rank[k] = 0;
 }
 
-// One warp calls it. kOwn: the most experts that a lane has.
-template <int kOwn>
+// Tells whether experts are chosen by softmax values plus a bias.
+__host__ __device__ bool by_biased_softmax(const Route& a) {
+  return a.choice_bias != nullptr && !a.routing.sigmoid;
+}
+
+// One warp calls it. kOwn: the most experts that a lane has. kRare: the choice may be that of
+// by_biased_softmax, and experts may be in groups; other kernels have the registers of neither.
+template <int kOwn, bool kRare>
 __device__ void choose(const Route& a, int64_t row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* scores = a.scores + row * a.n_experts;
   Routed* out = a.routed + row * a.n_used;
-  const bool biased = a.choice_bias != nullptr, sigmoids = a.routing.sigmoid;
+  const bool sigmoids = a.routing.sigmoid, softmaxes = kRare && by_biased_softmax(a);
   float s[kOwn];        // scores, or the values that they become and that weights are
   uint32_t rank[kOwn];  // 0: none, or taken
 #pragma unroll
@@ -101,15 +113,15 @@ __device__ void choose(const Route& a, int64_t row) {
     s[k] = present ? __fmul_rn(scores[lane + 32 * k], a.score_scale) : 0;
     if (sigmoids) s[k] = sigmoid(s[k]);
   }
-  if (biased && !sigmoids) softmax(a, s);
-  float by[kOwn];  // the numbers by which experts are chosen
+  if constexpr (kRare)
+    if (softmaxes) softmax(a, s);
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     const bool present = lane + 32 * k < a.n_experts;
-    by[k] = biased && present ? __fadd_rn(s[k], a.choice_bias[lane + 32 * k]) : s[k];
-    rank[k] = present ? rank_of(by[k]) : 0;
+    rank[k] = present ? rank_of(chosen_by(a, s[k], lane + 32 * k)) : 0;
   }
-  if (a.routing.n_groups > 1 && (sigmoids || biased)) keep_groups(a, by, rank);
+  if constexpr (kRare)
+    if (a.routing.n_groups > 1 && (sigmoids || softmaxes)) keep_groups(a, s, rank);
   float most = 0, sum = 0;
   for (int i = 0; i < a.n_used; ++i) {
     uint32_t best = 0;
@@ -127,13 +139,13 @@ __device__ void choose(const Route& a, int64_t row) {
       if (at == lane + 32 * k) score = s[k], rank[k] = 0;
     score = __shfl_sync(~0u, score, at % 32);
     if (i == 0) most = score;
-    const float weight = sigmoids || biased ? score : expf(score - most);
+    const float weight = sigmoids || softmaxes ? score : expf(score - most);
     sum += weight;
     if (lane == 0) out[i] = {at, weight};
   }
   if (sigmoids) {
     sum = a.renormalised ? __fadd_rn(sum, a.routing.sum_eps) : 1.0f;
-  } else if (biased) {
+  } else if (softmaxes) {
     const float least = a.routing.least_sum;
     sum = !a.renormalised ? 1.0f : sum < least ? least : sum;
   } else if (!a.renormalised) {
@@ -153,35 +165,35 @@ __device__ void choose(const Route& a, int64_t row) {
   }
 }
 
-template <int kOwn>
+template <int kOwn, bool kRare>
 __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ Route a) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / 32;
-  if (row < a.n) choose<kOwn>(a, row);
+  if (row < a.n) choose<kOwn, kRare>(a, row);
 }
 
 // One block a row: its first warp chooses, and all normalise.
-template <int kOwn, bool kVector>
+template <int kOwn, bool kRare, bool kVector>
 __global__ void __launch_bounds__(kNormThreads)
     route_and_norm_kernel(const __grid_constant__ Route a) {
   allow_next();
   wait_for_earlier();
   const int64_t row = blockIdx.x;
-  if (threadIdx.x < 32) choose<kOwn>(a, row);
+  if (threadIdx.x < 32) choose<kOwn, kRare>(a, row);
   norm_row<kVector>(a.x + row * a.dim, a.norm, a.dim, a.eps, [&](int64_t c, const auto& values) {
     for (int j = 0; j < 4 && c + j < a.dim; j++) a.normed[row * a.dim + c + j] = values[j];
   });
 }
 
-template <int kOwn>
+template <int kOwn, bool kRare>
 Status launch_route(const Route& args, cudaStream_t stream) {
   if (args.normed != nullptr) {
-    const auto kernel =
-        args.dim % 4 == 0 ? route_and_norm_kernel<kOwn, true> : route_and_norm_kernel<kOwn, false>;
+    const auto kernel = args.dim % 4 == 0 ? route_and_norm_kernel<kOwn, kRare, true>
+                                          : route_and_norm_kernel<kOwn, kRare, false>;
     return launch(kernel, args, dim3(static_cast<unsigned>(args.n)), kNormThreads, args.overlap,
                   stream);
   }
   const dim3 blocks(static_cast<unsigned>((args.n + kRows - 1) / kRows));
-  return launch(route_kernel<kOwn>, args, blocks, kThreads, false, stream);
+  return launch(route_kernel<kOwn, kRare>, args, blocks, kThreads, false, stream);
 }
 
 }  // namespace
@@ -194,8 +206,12 @@ Status route(const Route& args, cudaStream_t stream) {
   if (groups < 1 || groups > 64 || used < 1 || used > groups || args.n_experts % groups != 0 ||
       (groups > 1 && args.n_used > used * (args.n_experts / groups)))
     return cudaErrorInvalidValue;
-  return args.n_experts <= 128 ? launch_route<4>(args, stream)
-                               : launch_route<kMostExperts / 32>(args, stream);
+  constexpr int kFew = 4, kMany = kMostExperts / 32;
+  if (groups > 1 || by_biased_softmax(args))
+    return args.n_experts <= 32 * kFew ? launch_route<kFew, true>(args, stream)
+                                       : launch_route<kMany, true>(args, stream);
+  return args.n_experts <= 32 * kFew ? launch_route<kFew, false>(args, stream)
+                                     : launch_route<kMany, false>(args, stream);
 }
 
 }  // namespace riffle::cuda
