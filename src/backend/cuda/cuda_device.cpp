@@ -301,14 +301,16 @@ void CudaDevice::add_bias(const LinearOut& out, int64_t n) {
 
 // ---- prefill
 
-// Writes rows of a table that is in host memory, or one of the `parts` parts of each row: n rows.
+// Writes n rows of a table that is in host memory, or one of the `parts` parts of each row, times a
+// factor.
 void CudaDevice::table_rows(const Tensor& table, const int32_t* tokens, int64_t n, int part,
-                            int parts, float* out) {
+                            int parts, float factor, float* out) {
   const int64_t width = table.cols / parts;
   threads_->parallel_for(n, [&](int64_t i, int) {
     const auto decode = [&](const void* data, int64_t row) {
-      host_kernels_->linear.dequant_row(table.type, data, width, row * parts + part,
-                                        out + i * width);
+      float* const x = out + i * width;
+      host_kernels_->linear.dequant_row(table.type, data, width, row * parts + part, x);
+      for (int64_t j = 0; factor != 1 && j < width; ++j) x[j] *= factor;
     };
     if (table.data) return decode(table.data, tokens[i]);
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(table.type, table.cols)));
@@ -318,13 +320,7 @@ void CudaDevice::table_rows(const Tensor& table, const int32_t* tokens, int64_t 
 }
 
 void CudaDevice::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
-  table_rows(table, tokens, n, 0, 1, out);
-  const float scale = config_.stream_scale();
-  if (scale == 1) return;
-  threads_->parallel_for(n, [&](int64_t i, int) {
-    float* const x = out + i * table.cols;
-    for (int64_t j = 0; j < table.cols; ++j) x[j] *= scale;
-  });
+  table_rows(table, tokens, n, 0, 1, config_.stream_scale(), out);
 }
 
 // Returns pinned memory for values that are about to be copied to the device. Once the copy is

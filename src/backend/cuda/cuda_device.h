@@ -99,7 +99,7 @@ class CudaDevice : public Device {
   // Makes room for n rows that gemv multiplies.
   void reserve_rows(int64_t n);
   void table_rows(const Tensor& table, const int32_t* tokens, int64_t n, int part, int parts,
-                  float* out);
+                  float factor, float* out);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   std::byte* begin_staging(size_t bytes);
   void end_staging();

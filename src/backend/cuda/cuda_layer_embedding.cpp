@@ -59,7 +59,7 @@ void CudaDevice::add_gated_embedding(const LayerWeights& w, const float* values,
 void CudaDevice::upload_layer_embeddings() {
   if (config_.layer_embedding_dim == 0) return;
   std::copy_n(step_.tokens, step_.n, host_tokens_.as<int32_t>());
-  table_rows(model_.weights.layer_embedding, step_.tokens, step_.n, 0, 1,
+  table_rows(model_.weights.layer_embedding, step_.tokens, step_.n, 0, 1, 1,
              host_layer_rows_.as<float>());
 }
 
@@ -98,7 +98,7 @@ void CudaDevice::add_layer_embedding(int layer, const int32_t* tokens, int64_t n
   const size_t own_bytes = n * width * sizeof(float), token_bytes = n * sizeof(int32_t);
   ++event_waits_;
   std::byte* const here = begin_staging(own_bytes + token_bytes);
-  table_rows(all.layer_embedding, tokens, n, layer, config_.n_layers,
+  table_rows(all.layer_embedding, tokens, n, layer, config_.n_layers, 1,
              reinterpret_cast<float*>(here));
   std::memcpy(here + own_bytes, tokens, token_bytes);
   check(cudaMemcpyAsync(b.own.data(), here, own_bytes, cudaMemcpyHostToDevice, compute_),
