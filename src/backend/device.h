@@ -198,8 +198,7 @@ class Device {
   // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
   // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). Requires:
   // rope_table covers the positions. norm: each rotated head is RMS-normalised with this weight and
-  // Config::norm_eps; null or without data: it is not. Only devices that run models with
-  // Config::norm_after_rope are given one.
+  // Config::norm_eps (Config::norm_after_rope); null or without data: it is not.
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
                     const Tensor* norm) = 0;
   // Separates the heads of n rows [n_heads][2][d]: the first d values of each go to q, the others

@@ -14,7 +14,7 @@ KvShape kv_shape(const Config& config, const BackendOptions& o) {
     if (whole == config.layers.end()) return true;
     const int first = static_cast<int>(whole - config.layers.begin());
     return config.kv_heads(i) == config.kv_heads(first) &&
-           config.head_size(i) == config.head_size(first);
+           config.head_size(i) == config.head_size(first) && config.heads(i) == config.heads(first);
   };
   std::vector<LayerShape> layers;
   for (int i = 0; i < config.n_layers; ++i) {

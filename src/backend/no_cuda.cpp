@@ -12,7 +12,7 @@ bool cuda_usable(std::string& text) {
 bool cuda_driver_missing() { return false; }
 
 bool cuda_shape_supported(const Config&, const BlockLayout&, std::string&) { return false; }
-bool cuda_chooses_tiles(std::string&) { return false; }
+bool cuda_chooses_tiles(const Config&, std::string&) { return false; }
 
 DeviceNeeds plan_cuda(const Model&, const BackendOptions&) {
   fail(RIFFLE_UNSUPPORTED, "device cuda: %s", kBuiltForCpu);

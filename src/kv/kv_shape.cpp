@@ -18,11 +18,6 @@ KvShape::KvShape(int block_size, KvType type, std::vector<LayerShape> layers)
     state_at_.push_back(state_bytes() + layers_[layer].state_bytes);
     for (int h = 0; h < heads(layer); ++h) tail_at_.push_back(tails_bytes() + block_bytes(layer));
     if (chosen_ < 0 && selects(layer)) chosen_ = layer;
-    const auto alike = [&](int kind) {
-      return rows(kind) == rows(layer) && layers_[kind].head_dim == layers_[layer].head_dim;
-    };
-    if (rows(layer) > 0 && std::none_of(kinds_.begin(), kinds_.end(), alike))
-      kinds_.push_back(layer);
   }
 }
 

@@ -182,9 +182,6 @@ class KvShape {
   // with an index.
   std::vector<HeadRun> runs(bool indexed) const;
 
-  // Returns the first layer of each combination of head size and number of KV heads. Layers without
-  // rows are left out.
-  const std::vector<int>& kinds() const { return kinds_; }
   // Names two layers with keys and values that differ in heads or head size, or the first one that
   // attends to those of another; empty: there is none. Layers that keep a state do not count.
   std::string uneven() const;
@@ -254,7 +251,6 @@ class KvShape {
   std::vector<size_t> state_at_{0};  // [layers], and the bytes of all states
   int most_states_ = Checkpoints::kMost, written_states_ = 1;
   int chosen_ = -1;
-  std::vector<int> kinds_;
 };
 
 }  // namespace riffle

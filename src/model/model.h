@@ -277,6 +277,20 @@ struct Config {
       if (attends(layer)) most = std::max(most, heads(layer) / kv_heads(layer));
     return most;
   }
+  // Returns the size of the largest head.
+  int widest_head() const {
+    int most = 0;
+    for (int layer = 0; layer < n_layers; ++layer)
+      if (attends(layer)) most = std::max(most, head_size(layer));
+    return most;
+  }
+  // Returns the most query heads of a layer.
+  int most_heads() const {
+    int most = 0;
+    for (int layer = 0; layer < n_layers; ++layer)
+      if (attends(layer)) most = std::max(most, heads(layer));
+    return most;
+  }
   // Tells whether layers differ in their number of query heads.
   bool uneven_heads() const {
     for (int layer = 0; layer < n_layers; ++layer)

@@ -45,22 +45,8 @@ struct TinyCheckpoint {
     return text.find("\"dynamic\"") != std::string::npos &&
            text.find("\"alpha\"") == std::string::npos;
   }
-  // Tells whether layers keep a recurrent state.
-  bool has_states() const {
-    for (const char* key : {"conv_L_cache", "linear_num_key_heads", "mamba_num_heads"})
-      if (config.contains(key)) return true;
-    const auto types = config.value("layer_types", std::vector<std::string>());
-    return std::find(types.begin(), types.end(), "mamba") != types.end();
-  }
   // Tells whether the CUDA kernels lack an operation of the model.
-  bool beyond_cuda() const {
-    const std::string type = config.at("model_type");
-    for (const char* key : {"kv_lora_rank", "num_kv_shared_layers", "hidden_size_per_layer_input"})
-      if (config.value(key, 0) > 0) return true;
-    return config.value("enable_moe_block", false) || type == "ernie4_5_moe" ||
-           type == "hunyuan_v1_dense" || type == "laguna" || type == "apertus" ||
-           type == "cohere" || type == "cohere2";
-  }
+  bool beyond_cuda() const { return config.value("kv_lora_rank", 0) > 0; }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {

@@ -7,16 +7,20 @@
 namespace riffle::cuda {
 
 // routed[i] [n_used], by falling score: route_row (kernels/common/routing.h) of scores[i]
-// [n_experts], for n rows. With Routing::sigmoid it is route_by_sigmoid of scores[i], which stay
-// unchanged. n_experts is at most kMostExperts.
+// [n_experts] times score_scale, for n rows. With Routing::sigmoid it is route_by_sigmoid,
+// otherwise with a choice_bias route_by_biased_softmax; scores stay unchanged. Weights are then
+// multiplied by expert_scales, and after a softmax by Routing::scale. n_experts is at most
+// kMostExperts.
 struct Route {
   const float* scores = nullptr;  // [n][n_experts]
   int64_t n = 0;
   int n_experts = 0, n_used = 0;
   bool renormalised = false;
   Routing routing = {};                // its choice_bias is ignored
-  const float* choice_bias = nullptr;  // [n_experts], with a sigmoid; null: none
-  Routed* routed = nullptr;            // [n][n_used]
+  const float* choice_bias = nullptr;  // [n_experts]; null: none
+  float score_scale = 1;
+  const float* expert_scales = nullptr;  // [n_experts], by expert; null: all 1
+  Routed* routed = nullptr;              // [n][n_used]
   // Input of the experts, computed by the same kernel: normed[i] = RMS norm of x[i], times norm.
   // normed null: not computed.
   const float *x = nullptr, *norm = nullptr;
@@ -72,15 +76,16 @@ Status call_host(const HostCall& call, cudaStream_t stream);
 Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, void* out,
                    WType out_type, cudaStream_t stream);
 
-// x[i] += sum over k of routed[i][k].weight * y[at[i][k]], in this order; n rows of dim. at null:
-// y[i * n_used + k]. overlap: see Gemv::overlap. The output of a shared expert, if there is one, is
-// the last term: sigmoid(share[i]) * shared[i] or, if share is null, shared[i].
+// x[i] += sum over k of routed[i][k].weight * y[at[i][k]], in this order; n rows of dim. Without
+// `add` x[i] is the sum. at null: y[i * n_used + k]. overlap: see Gemv::overlap. The output of a
+// shared expert, if there is one, is the last term: sigmoid(share[i]) * shared[i] or, if share is
+// null, shared[i].
 struct SharedOutput {
   const float* shared = nullptr;  // [n][dim]; null: there is none
   const float* share = nullptr;   // [n]
 };
 Status combine_rows(const float* y, const Routed* routed, const int32_t* at, int64_t n, int n_used,
                     int64_t dim, float* x, bool overlap, cudaStream_t stream,
-                    const SharedOutput& shared = {});
+                    const SharedOutput& shared = {}, bool add = true);
 
 }  // namespace riffle::cuda

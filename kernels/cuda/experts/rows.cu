@@ -23,6 +23,7 @@ struct Combine {
   int64_t dim;
   float* x;
   SharedOutput shared;
+  bool add;
 };
 
 // One thread a value: a step has few rows.
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
     const float share = a.shared.share == nullptr ? 1.0f : 1.0f / (1.0f + expf(-a.shared.share[i]));
     sum = fmaf(share, a.shared.shared[i * a.dim + c], sum);
   }
-  a.x[i * a.dim + c] += sum;
+  float* const x = a.x + i * a.dim + c;
+  *x = a.add ? *x + sum : sum;
 }
 
 }  // namespace
@@ -53,10 +55,10 @@ Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, 
 
 Status combine_rows(const float* y, const Routed* routed, const int32_t* at, int64_t n, int n_used,
                     int64_t dim, float* x, bool overlap, cudaStream_t stream,
-                    const SharedOutput& shared) {
+                    const SharedOutput& shared, bool add) {
   if (n < 1 || dim < 1) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((dim + kThreads - 1) / kThreads));
-  return launch(combine_kernel, Combine{y, routed, at, n_used, dim, x, shared}, grid, kThreads,
+  return launch(combine_kernel, Combine{y, routed, at, n_used, dim, x, shared, add}, grid, kThreads,
                 overlap, stream);
 }
 

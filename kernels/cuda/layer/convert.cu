@@ -1,60 +1,11 @@
 // Converts number formats: activations to 16 bits, and weights to the operands of prefill.
-#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/layer/eight.cuh"
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {
 
-constexpr int kThreads = 256, kVector = 8;  // values a thread at a time
-
-// kVector values to out[i..], where i is a multiple of kVector and out 16-byte aligned.
-__device__ void store8(void* out, WType type, int64_t i, const float* v) {
-  if (type == WType::F32) {
-    auto* to = reinterpret_cast<float4*>(static_cast<float*>(out) + i);
-    to[0] = make_float4(v[0], v[1], v[2], v[3]);
-    to[1] = make_float4(v[4], v[5], v[6], v[7]);
-    return;
-  }
-  uint32_t words[4];
-  for (int j = 0; j < 4; j++) {
-    const uint32_t low =
-        type == WType::F16 ? f32_to_f16_saturating(v[2 * j]) : f32_to_bf16(v[2 * j]);
-    const uint32_t high =
-        type == WType::F16 ? f32_to_f16_saturating(v[2 * j + 1]) : f32_to_bf16(v[2 * j + 1]);
-    words[j] = low | high << 16;
-  }
-  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(out) + i) =
-      make_uint4(words[0], words[1], words[2], words[3]);
-}
-
-// Values [i, i + 8) of a matrix of any type, counted row by row, where i is a multiple of 8 and
-// data 16-byte aligned.
-__device__ void load8(const Matrix& w, int64_t i, float* v) {
-  const void *p = w.data, *scales = w.scales;
-  const WType type = w.type;
-  if (type > WType::Q8_0) {
-    quants_at(w, i / w.cols, i % w.cols, v);
-  } else if (type == WType::F32) {
-    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
-    const float4 a = from[0], b = from[1];
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-  } else if (type == WType::Q8_0) {
-    const uint2 bytes = *reinterpret_cast<const uint2*>(static_cast<const int8_t*>(p) + i);
-    const float scale = f16_bits_to_f32(static_cast<const uint16_t*>(scales)[i / kQ8Group]);
-    for (int j = 0; j < 4; j++) {
-      v[j] = scale * static_cast<float>(static_cast<int8_t>(bytes.x >> 8 * j));
-      v[4 + j] = scale * static_cast<float>(static_cast<int8_t>(bytes.y >> 8 * j));
-    }
-  } else {
-    const uint4 words = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p) + i);
-    const uint32_t pair[4] = {words.x, words.y, words.z, words.w};
-    for (int j = 0; j < 4; j++) {
-      const uint32_t low = pair[j] & 0xffff, high = pair[j] >> 16;
-      v[2 * j] = type == WType::F16 ? f16_bits_to_f32(low) : bf16_bits_to_f32(low);
-      v[2 * j + 1] = type == WType::F16 ? f16_bits_to_f32(high) : bf16_bits_to_f32(high);
-    }
-  }
-}
+constexpr int kThreads = 256, kVector = kEight;  // values a thread at a time
 
 // out[i] = in[first + i] for i in [0, count). vector: first is a multiple of 8.
 __global__ void __launch_bounds__(kThreads) convert_kernel(Matrix in, int64_t first, int64_t count,

@@ -2,6 +2,7 @@
 // number formats, and RoPE, which also appends keys and values to blocks.
 #pragma once
 #include "kernels/common/rope_pairs.h"
+#include "kernels/common/xielu.h"
 #include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
@@ -11,9 +12,10 @@ Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bia
                 cudaStream_t stream);
 
 // out = x / rms(x) * weight, n rows of dim, as f32, f16 or bf16 (out_type; f16 saturates at
-// +-65504). Rows of out begin ldo values apart; 0: dim.
+// +-65504). Rows of out begin ldo values apart; 0: dim. centred: x less the mean of its row takes
+// the place of x.
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out,
-               WType out_type, cudaStream_t stream, int64_t ldo = 0);
+               WType out_type, cudaStream_t stream, int64_t ldo = 0, bool centred = false);
 // x += y / rms(y) * weight, n rows of dim. y has `bias` [dim] added first, if it is not null.
 Status add_rmsnorm(float* x, const float* y, const float* bias, const float* weight, int64_t n,
                    int64_t dim, float eps, cudaStream_t stream);
@@ -26,6 +28,8 @@ Status split_heads(const float* both, int64_t n, int n_heads, int d, float* q, f
                    cudaStream_t stream);
 // x *= sigmoid(gate) elementwise.
 Status sigmoid_gate(float* x, const float* gate, int64_t count, cudaStream_t stream);
+// x *= softplus(gate): each of n gates multiplies `width` values, which follow one another.
+Status softplus_gate(float* x, const float* gate, int64_t n, int64_t width, cudaStream_t stream);
 // x = cap * tanh(x / cap) elementwise.
 Status softcap(float* x, int64_t count, float cap, cudaStream_t stream);
 // x *= factor, for count values.
@@ -36,6 +40,14 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
 // multiplies 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream);
+// out[i] = row rows[i] of w, as f32, f16 or bf16 (out_type), n rows. rows: on the device.
+Status weight_rows(const Matrix& w, const int32_t* rows, int64_t n, void* out, WType out_type,
+                   cudaStream_t stream);
+// Per-layer embeddings of n tokens, out [n_layers][n][width]: (norm(p) + t sqrt(width)) / sqrt(2),
+// where norm(p) = p / rms(p) * weight [width], and p and t are the parts [width] of projected and
+// tokens, both [n][n_layers][width]. With one layer, out may be projected.
+Status layer_embedding(const float* projected, const float* tokens, const float* weight, int64_t n,
+                       int n_layers, int width, float eps, float* out, cudaStream_t stream);
 // gate = silu(gate) * up elementwise, or with the function `kind` in place of silu. Both are of
 // in_type (F32, F16, BF16). out, of out_type, may be gate itself if the types are the same. Biases
 // (or null) are [width] and are added to gate and up first; count is a multiple of width.
@@ -47,6 +59,10 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
 // [width]; count is a multiple of width.
 Status relu_squared(const void* x, int64_t count, WType in_type, void* out, WType out_type,
                     cudaStream_t stream, const float* bias = nullptr, int64_t width = 0);
+// The same with xielu (kernels/common/xielu.h) in place of the square.
+Status xielu(const void* x, int64_t count, WType in_type, void* out, WType out_type,
+             const XieluFactors& factors, cudaStream_t stream, const float* bias = nullptr,
+             int64_t width = 0);
 
 // Products of heads with a matrix each (HeadProducts of src/backend/device.h), for the few rows of a
 // step: y[i*ldy + h*y_head + r] = w[h*rows + r] . (x + i*ldx + h*x_head). The `copied` values of x
@@ -79,16 +95,24 @@ Status head_operands(const HeadOperands& args, cudaStream_t stream);
 // Transforms n rows x [n][d] in place (kernels/common/hadamard.h). d is at most 1,024.
 Status hadamard_rows(float* x, int64_t n, int d, cudaStream_t stream);
 
-// Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
+// RMS norm of each head after its rotation: x / rms(x) * weight [head_dim]. weight null: no norm.
+struct HeadNorm {
+  const float* weight = nullptr;
+  float eps = 0;
+};
+
+// Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i, then applies the norm.
 // cos_sin[position][RopePairs::row_width(head_dim) / 2][2]. `pairs` is the order of the input; pair
-// j of the output is always (j, j + head_dim/2). transform: also transforms the heads after the
-// rotation (kernels/common/hadamard.h), as is done to queries and keys if keys are kept in 8 bits.
+// j of the output is always (j, j + head_dim/2), counted from the first number that is rotated.
+// transform: also transforms the heads after that (kernels/common/hadamard.h), as is done to queries
+// and keys if keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream);
+            int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream,
+            const HeadNorm& norm = {});
 
 // rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to the position
-// sequences[i].n_tokens - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the
-// sequences' tails of this layer. v null: blocks have keys alone.
+// sequences[i].n_tokens - 1 (q in place) and normalised; k (likewise) and v [n][ldk] are written as
+// KvType into the sequences' tails of this layer. v null: blocks have keys alone.
 struct RopeAppendStep {
   float* q = nullptr;
   const float *k = nullptr, *v = nullptr;
@@ -98,17 +122,18 @@ struct RopeAppendStep {
   const float* key_centre = nullptr;  // [n_kv_heads][head_dim], subtracted from Q8 keys; or null
   const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // for keys, and for queries
   RopePairs pairs;
+  HeadNorm q_norm, k_norm;
   const StepSequence* sequences = nullptr;
   KvLayout layout;
   bool overlap = false;  // see Gemv::overlap
 };
 Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream);
 
-// rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i and, with v, written into blocks,
-// contiguous [n_kv_heads][n_blocks] of block_bytes. key_centre: as in RopeAppendStep.
+// rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i, normalised and, with v, written
+// into blocks, contiguous [n_kv_heads][n_blocks] of block_bytes. key_centre: as in RopeAppendStep.
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
                            const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
                            int64_t n_blocks, const KvLayout& layout, const float* key_centre,
-                           cudaStream_t stream);
+                           cudaStream_t stream, const HeadNorm& norm = {});
 
 }  // namespace riffle::cuda

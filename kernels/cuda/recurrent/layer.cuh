@@ -3,6 +3,7 @@
 // SiLU has made. Mamba-2's C, B and x are its query, key and values, and its groups are the heads
 // of the keys.
 #pragma once
+#include "kernels/common/softplus.h"
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/recurrent/recurrent.h"
 
@@ -81,8 +82,6 @@ struct Layer<Mamba2> {
 struct Gates {
   float decay, strength;
 };
-
-__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 __device__ inline Gates gates_of(const GatedDelta& s, int64_t head, const float (&scalars)[2]) {
   const float step = softplus(__fadd_rn(scalars[1], s.bias[head]));

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/common/softplus.h"
+#include "kernels/common/xielu.h"
 
 namespace riffle {
 namespace {
@@ -208,12 +208,9 @@ static auto gated_kernel(const cpu::LinearKernels& k, Activation activation) {
 }
 
 void CpuProducts::xielu(float* up, int64_t count, const float* values) {
-  const float beta = values[2], eps = values[3], positive = softplus(values[0]),
-              negative = beta + softplus(values[1]);
+  const XieluFactors factors = xielu_factors(values);
   for_values(threads_, count, [&](int64_t first, int64_t n) {
-    for (float* x = up + first; x < up + first + n; ++x)
-      *x = *x > 0 ? positive * *x * *x + beta * *x
-                  : (std::expm1(std::min(*x, eps)) - *x) * negative + beta * *x;
+    for (float* x = up + first; x < up + first + n; ++x) *x = riffle::xielu(*x, factors);
   });
 }
 

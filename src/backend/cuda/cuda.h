@@ -35,7 +35,7 @@ bool cuda_driver_missing();
 bool cuda_shape_supported(const Config& config, const BlockLayout& layout, std::string& text);
 // Tells whether the GPU's kernels choose key tiles of prompts (PrefillSelector::TILES). If not,
 // text says why. Requires: cuda_usable.
-bool cuda_chooses_tiles(std::string& text);
+bool cuda_chooses_tiles(const Config& config, std::string& text);
 
 // Returns the device memory that a context would take, and the device's memory.
 DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options);

@@ -55,6 +55,7 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       sampling_(&step_memory_, &compute_, config_.vocab_size, drawable_ids(model)),
       graphs_(&compute_),
       profile_(&compute_),
+      layer_kinds_(layer_kinds(config_, kv_.shape())),
       cpu_products_(host_kernels_, options.layout.type == cpu::KvType::F32, threads),
       cpu_experts_(config_, &cpu_products_, threads) {
   kv_.set_replay([this](const StepSequence& sequence) { replay_states(sequence); });
@@ -165,6 +166,27 @@ void CudaDevice::multiply(const Matrix& w, const void* a, WType type, int64_t n,
   }
 }
 
+// Sets the rows of the residual stream that gemv multiplies, and the norm that it applies to them
+// first (null: none). gemv's norms do not subtract the mean, so such norms are computed here.
+void CudaDevice::set_rows(Gemv& g, const float* x, const float* norm, int64_t n) {
+  g.x = x;
+  g.ldx = g.w[0].cols;
+  g.norm = norm;
+  g.eps = config_.stream_eps();
+  if (!norm || !config_.layer_norm) return;
+  reserve_rows(n);
+  normalise(x, norm, n, g.ldx, buffers_.normed.data(), WType::F32);
+  g.x = buffers_.normed.as<float>();
+  g.norm = nullptr;
+}
+
+// out: rows of the residual stream, normalised.
+void CudaDevice::normalise(const float* x, const float* norm, int64_t n, int64_t cols, void* out,
+                           WType type) {
+  check(rmsnorm(x, norm, n, cols, config_.stream_eps(), out, type, compute_, 0, config_.layer_norm),
+        "normalising");
+}
+
 void CudaDevice::linear(const Linear& args) {
   const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
@@ -172,10 +194,6 @@ void CudaDevice::linear(const Linear& args) {
   const bool post_norm = args.post_norm && args.post_norm->data;
   if (args.phase == Phase::Decode || args.n <= kFewRows) {
     Gemv g;
-    g.x = args.x;
-    g.ldx = cols;
-    g.norm = norm;
-    g.eps = config_.stream_eps();
     g.n_outs = args.n_outs;
     g.then = args.add && !post_norm ? Then::Add : Then::Store;
     for (int o = 0; o < args.n_outs; ++o) {
@@ -183,6 +201,7 @@ void CudaDevice::linear(const Linear& args) {
       g.y[o] = args.outs[o].y;
       g.ldy[o] = args.outs[o].ldy;
     }
+    set_rows(g, args.x, norm, args.n);
     const int64_t rows = args.outs[0].weight->rows;
     if (post_norm) {
       reserve_rows(args.n);
@@ -215,10 +234,8 @@ void CudaDevice::linear(const Linear& args) {
 void CudaDevice::make_operand(const float* x, const float* norm, int64_t n, int64_t cols,
                               WType type) {
   grow(prompt_.operand, n * cols * size_of(type), "a prefill chunk");
-  check(
-      norm ? rmsnorm(x, norm, n, cols, config_.stream_eps(), prompt_.operand.data(), type, compute_)
-           : convert(x, n * cols, prompt_.operand.data(), type, compute_),
-      "making an operand");
+  if (norm) return normalise(x, norm, n, cols, prompt_.operand.data(), type);
+  check(convert(x, n * cols, prompt_.operand.data(), type, compute_), "making an operand");
 }
 
 // out.y += norm(rows + bias).
@@ -227,17 +244,6 @@ void CudaDevice::add_normed(const LinearOut& out, const Buffer& rows, int64_t n,
   check(add_rmsnorm(out.y, rows.as<float>(), out.bias ? weights_.bias(*out.bias) : nullptr,
                     weights_.vector(norm), n, out.weight->rows, config_.post_norm_eps, compute_),
         "normalising");
-}
-
-Gate CudaDevice::gate() const {
-  switch (config_.activation) {
-    case Activation::SILU: return Gate::Silu;
-    case Activation::GELU_TANH: return Gate::GeluTanh;
-    case Activation::CLAMPED_SILU: return Gate::ClampedSilu;
-    case Activation::RELU_SQUARED:
-    case Activation::XIELU: break;  // they have no gate
-  }
-  return Gate::Silu;
 }
 
 void CudaDevice::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
@@ -271,6 +277,11 @@ void CudaDevice::sigmoid_gate(float* x, const float* gate, int64_t count) {
   check(riffle::cuda::sigmoid_gate(x, gate, count, compute_), "gating attention's output");
 }
 
+void CudaDevice::softplus_gate(float* x, const float* gate, int64_t n, int64_t width) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::softplus_gate(x, gate, n, width, compute_), "gating attention's output");
+}
+
 void CudaDevice::softcap(float* x, int64_t count, float cap) {
   const DeviceScope on = enter();
   check(riffle::cuda::softcap(x, count, cap, compute_), "capping logits");
@@ -288,116 +299,18 @@ void CudaDevice::add_bias(const LinearOut& out, int64_t n) {
         "adding a bias");
 }
 
-// Activates an FFN's first products `values` and `up`: values = gate(values + b1) * (up + b3) or,
-// without a gate, values = max(0, values + b3)^2.
-void CudaDevice::activate(void* values, const void* up, int64_t count, WType type, WType out_type,
-                          const float* b1, const float* b3, int64_t width) {
-  check(config_.gated_ffn()
-            ? glu(gate(), values, up, count, type, values, out_type, compute_, b1, b3, width)
-            : relu_squared(values, count, type, values, out_type, compute_, b3, width),
-        "applying the FFN's activation");
-}
-
-// Makes the values between an FFN's products in buffers_.hidden, [n][rows of w3].
-void CudaDevice::ffn_in_of_step(const Ffn& w, const float* x, const float* norm, int64_t n) {
-  const int64_t hidden = w.w3.rows;
-  const bool gated = config_.gated_ffn(), biased = w.b1.data || w.b3.data;
-  auto* const values = buffers_.hidden.as<float>();
-  Gemv up;
-  up.x = x;
-  up.ldx = w.w3.cols;
-  up.norm = norm;
-  up.eps = config_.stream_eps();
-  up.w[0] = weights_.matrix(gated ? w.w1 : w.w3);
-  up.y[0] = values;
-  up.ldy[0] = hidden;
-  if (gated) {
-    up.w[1] = weights_.matrix(w.w3);
-    up.y[1] = values + (biased ? n * hidden : 0);
-    up.ldy[1] = hidden;
-    up.n_outs = 2;
-  }
-  // With biases the activation is an operation of its own.
-  up.then = biased ? Then::Store : gated ? Then::SwiGlu : Then::ReluSquared;
-  up.gate = gate();
-  gemv_rows(up, n);
-  if (biased)
-    activate(values, up.y[1], n * hidden, WType::F32, WType::F32, weights_.bias(w.b1),
-             weights_.bias(w.b3), hidden);
-}
-
-// Multiplies buffers_.hidden by an FFN's last matrix.
-void CudaDevice::ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then) {
-  Gemv down;
-  down.x = buffers_.hidden.as<float>();
-  down.ldx = w2.cols;
-  down.w[0] = weights_.matrix(w2);
-  down.y[0] = y;
-  down.ldy[0] = w2.rows;
-  down.then = then;
-  gemv_rows(down, n);
-}
-
-// Makes the values between an FFN's products in prompt_.gate and returns their type.
-WType CudaDevice::ffn_in_of_prompt(const Ffn& w, const float* x, const float* norm, int64_t n) {
-  const int64_t hidden = w.w3.rows;
-  const bool gated = config_.gated_ffn();
-  const Tensor& first = gated ? w.w1 : w.w3;
-  const WType type = operand_type(options_.layout.type, first.type),
-              down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
-  grow(prompt_.gate, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
-  make_operand(x, norm, n, first.cols, type);
-  const auto product = [&](const Tensor& matrix, Buffer& out) {
-    multiply(weights_.matrix(matrix), prompt_.operand.data(), type, n, out.data(), hidden, type,
-             false);
-  };
-  product(first, prompt_.gate);
-  if (gated) {
-    grow(prompt_.up, n * hidden * size_of(type), "a prefill chunk");
-    product(w.w3, prompt_.up);
-  }
-  activate(prompt_.gate.data(), prompt_.up.data(), n * hidden, type, down_type, weights_.bias(w.b1),
-           weights_.bias(w.b3), hidden);
-  return down_type;
-}
-
-void CudaDevice::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
-  const DeviceScope on = enter();
-  if (!w.experts.empty()) {
-    if (phase == Phase::Prefill && n > kFewRows) return experts_of_prompt(w, x, n);
-    experts_of_step(w, x, n);
-    return profile_.mark(Part::Linear);
-  }
-  const Ffn all = {w.w1, w.w3, w.w2, w.b1, w.b3};
-  const int64_t dim = w.w2.rows;
-  const float* norm = weights_.bias(w.ffn_norm);
-  const bool post_norm = w.post_ffn_norm.data != nullptr;
-  const LinearOut out = {&w.w2, x, dim, &w.b2};
-  if (phase == Phase::Decode || n <= kFewRows) {
-    reserve_rows(n);
-    ffn_in_of_step(all, x, norm, n);
-    ffn_out_of_step(w.w2, n, post_norm ? buffers_.products.as<float>() : x,
-                    post_norm ? Then::Store : Then::Add);
-    if (post_norm) add_normed(out, buffers_.products, n, w.post_ffn_norm);
-    else add_bias(out, n);
-    return profile_.mark(Part::Linear);
-  }
-  const WType type = ffn_in_of_prompt(all, x, norm, n);
-  multiply(weights_.matrix(w.w2), prompt_.gate.data(), type, n,
-           post_norm ? prompt_.products.as<float>() : x, dim, WType::F32, !post_norm);
-  if (post_norm) add_normed(out, prompt_.products, n, w.post_ffn_norm);
-  else add_bias(out, n);
-}
-
 // ---- prefill
 
-void CudaDevice::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
+// Writes n rows of a table that is in host memory, or one of the `parts` parts of each row, times a
+// factor.
+void CudaDevice::table_rows(const Tensor& table, const int32_t* tokens, int64_t n, int part,
+                            int parts, float factor, float* out) {
+  const int64_t width = table.cols / parts;
   threads_->parallel_for(n, [&](int64_t i, int) {
     const auto decode = [&](const void* data, int64_t row) {
-      float* x = out + i * table.cols;
-      host_kernels_->linear.dequant_row(table.type, data, table.cols, row, x);
-      if (const float scale = config_.stream_scale(); scale != 1)
-        for (int64_t j = 0; j < table.cols; ++j) x[j] *= scale;
+      float* const x = out + i * width;
+      host_kernels_->linear.dequant_row(table.type, data, width, row * parts + part, x);
+      for (int64_t j = 0; factor != 1 && j < width; ++j) x[j] *= factor;
     };
     if (table.data) return decode(table.data, tokens[i]);
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(table.type, table.cols)));
@@ -406,25 +319,40 @@ void CudaDevice::embedding_rows(const Tensor& table, const int32_t* tokens, int6
   });
 }
 
+void CudaDevice::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
+  table_rows(table, tokens, n, 0, 1, config_.stream_scale(), out);
+}
+
+// Returns pinned memory for values that are about to be copied to the device. Once the copy is
+// enqueued, the caller calls end_staging.
+std::byte* CudaDevice::begin_staging(size_t bytes) {
+  for (Buffer& b : staging_)
+    if (b.size() < bytes) {
+      if (b.size() > 0) compute_.wait("embedding");
+      b = pinned(bytes, "staging for the embedding");
+    }
+  check(cudaEventSynchronize(staged_[staging_turn_]), "embedding");
+  return staging_[staging_turn_].as<std::byte>();
+}
+
+void CudaDevice::end_staging() {
+  staged_[staging_turn_].record(compute_);
+  staging_turn_ ^= 1;
+}
+
 void CudaDevice::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
   const DeviceScope on = enter();
   const int64_t batch = std::min(n, kEmbedRows);
-  for (Buffer& b : embedding_)
-    if (b.size() < batch * table.cols * sizeof(float)) {
-      if (b.size() > 0) compute_.wait("embedding");
-      b = pinned(batch * table.cols * sizeof(float), "staging for the embedding");
-    }
   for (int64_t first = 0; first < n; first += batch) {
     const int64_t rows = std::min(batch, n - first);
     if (first >= 2 * batch) ++event_waits_;
-    check(cudaEventSynchronize(embedded_[embedding_turn_]), "embedding");
-    float* staging = embedding_[embedding_turn_].as<float>();
-    embedding_rows(table, tokens + first, rows, staging);
-    check(cudaMemcpyAsync(x + first * table.cols, staging, rows * table.cols * sizeof(float),
+    auto* const rows_here =
+        reinterpret_cast<float*>(begin_staging(batch * table.cols * sizeof(float)));
+    embedding_rows(table, tokens + first, rows, rows_here);
+    check(cudaMemcpyAsync(x + first * table.cols, rows_here, rows * table.cols * sizeof(float),
                           cudaMemcpyHostToDevice, compute_),
           "embedding");
-    embedded_[embedding_turn_].record(compute_);
-    embedding_turn_ ^= 1;
+    end_staging();
   }
 }
 
@@ -433,11 +361,13 @@ RopePairs CudaDevice::rope_pairs(int rope) const {
 }
 
 void CudaDevice::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
-                      const Tensor*) {
+                      const Tensor* norm) {
   const DeviceScope on = enter();
-  check(riffle::cuda::rope(x, n, ld, n_heads, config_.rope_head(config_.ropes[rope]),
+  const Rope& r = config_.ropes[rope];
+  check(riffle::cuda::rope(x, n, ld, n_heads, config_.rope_head(r) + r.skipped,
                            cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),
-                           options_.layout.transforms_keys(), compute_),
+                           options_.layout.transforms_keys(), compute_,
+                           norm ? rotated_norm(*norm) : HeadNorm()),
         "rotating queries");
 }
 
@@ -487,6 +417,12 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
                             std::string& text) {
   cuda::KvLayout layout = cuda::device_layout(l);
   const int d = l.head_dim;
+  if (l.values_in_keys != (d == cuda::kLatentDim)) {
+    text = format("the CUDA kernels support multi-head latent attention with rows of %d values, and "
+                  "no other heads of that size: found %d",
+                  cuda::kLatentDim, d);
+    return false;
+  }
   const cuda::DeviceScope on(device.ordinal);
   const auto supported = [&] {
     return cuda::prefill_supported(layout) == cudaSuccess &&
@@ -531,8 +467,8 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
     BlockLayout of_layer = l;
     of_layer.head_dim = c.head_size(layer);
     const bool seen = last >= 0 && c.head_size(layer) == c.head_size(last) &&
-                      c.kv_heads(layer) == c.kv_heads(last);
-    if (!seen && !layer_supported(of_layer, c.n_heads / c.kv_heads(layer), device, text))
+                      c.kv_heads(layer) == c.kv_heads(last) && c.heads(layer) == c.heads(last);
+    if (!seen && !layer_supported(of_layer, c.heads(layer) / c.kv_heads(layer), device, text))
       return false;
     last = layer;
   }
@@ -548,9 +484,14 @@ bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& te
   return false;
 }
 
-bool cuda_chooses_tiles(std::string& text) {
+bool cuda_chooses_tiles(const Config& config, std::string& text) {
   const auto device = cuda::find_device(text);
   if (!device) return false;
+  if (const int d = config.widest_head(); d > cuda::kMaxNarrowDim) {
+    text = format("`prefill_selector` tiles needs heads of at most %d values on a GPU: found %d",
+                  cuda::kMaxNarrowDim, d);
+    return false;
+  }
   if (device->limits.compute >= 80) return true;
   text = format(
       "`prefill_selector` tiles needs a GPU of compute capability 8.0 or more: found %s, %d.%d",
@@ -558,14 +499,12 @@ bool cuda_chooses_tiles(std::string& text) {
   return false;
 }
 
-// Throws if the host decides residency and its kernels lack the model's query heads per KV head.
-static void require_group(const Config& c, const ContextOptions& o) {
+// Throws if the host decides residency and its kernels lack the shape of the model's attention.
+static void require_narrow(const Config& c, const ContextOptions& o) {
   const char* const host = why_host_residency(o);
-  if (host && c.most_group() > cuda::kMaxGroup)
-    fail(RIFFLE_UNSUPPORTED,
-         "%s, expected that the GPU decides residency, since the model has %d query heads per KV "
-         "head (more than %d)",
-         host, c.most_group(), cuda::kMaxGroup);
+  if (const std::string beyond = cuda::beyond_papers(c); host && !beyond.empty())
+    fail(RIFFLE_UNSUPPORTED, "%s, expected that the GPU decides residency, since the model has %s",
+         host, beyond.c_str());
 }
 
 DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
@@ -575,7 +514,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& l = options.layout;
   const ContextOptions& o = options.options;
-  require_group(c, o);
+  require_narrow(c, o);
   const Selection selection = options.selection();
   const auto step = cuda::step_selections().make(*make_selector(selection)->rule());
   DeviceNeeds needs;
@@ -602,15 +541,15 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
     needs.buffers.insert(needs.buffers.end(), drafts.begin(), drafts.end());
   }
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
-         cuda::CudaKv::prefill_bytes(shape.largest_layer(o.n_ctx)));
+         cuda::CudaKv::prefill_bytes(shape, o.n_ctx));
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration.
-  // The host has to take over if memory cannot be pinned. It can if layers are alike and few query
-  // heads share a KV head. Then a pool whose size riffle chooses is large enough for that.
+  // The host has to take over if memory cannot be pinned. It can if layers are alike and its kernels
+  // have the shape of the attention. Then a pool whose size riffle chooses is large enough for that.
   needs.min_slots = c.most_kv_heads();
   if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0 &&
-                                shape.uneven().empty() && c.most_group() <= cuda::kMaxGroup))
+                                shape.uneven().empty() && cuda::beyond_papers(c).empty()))
     needs.min_slots *= (row_slots(o.selection) + 1) * (o.pool_per_layer ? c.n_layers : 1);
   return needs;
 }
@@ -622,7 +561,7 @@ std::unique_ptr<Device> make_cuda_device(const Model& model, const BackendOption
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   if (!shape_supported(model.config, options.layout, *device, text))
     fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
-  require_group(model.config, options.options);
+  require_narrow(model.config, options.options);
   const cuda::DeviceScope on(device->ordinal);
   return std::make_unique<cuda::CudaDevice>(model, options, threads, *device);
 }

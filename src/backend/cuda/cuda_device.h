@@ -26,6 +26,7 @@
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/recurrent/recurrent.h"
 
@@ -66,14 +67,18 @@ class CudaDevice : public Device {
   void set_key_centres(std::vector<std::vector<float>> centres) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
+  void multiply_heads(const HeadProducts& args) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
   void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
                    float* gate) override;
   void norm_rows(const float* x, int64_t n, const Tensor& weight, float* out, int64_t ldo) override;
   void sigmoid_gate(float* x, const float* gate, int64_t count) override;
+  void softplus_gate(float* x, const float* gate, int64_t n, int64_t width) override;
   void softcap(float* x, int64_t count, float cap) override;
   void scale(float* x, int64_t count, float factor) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
+  void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
+                           Phase phase) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope,
             const Tensor* norm) override;
   bool start_profile() override;
@@ -94,27 +99,43 @@ class CudaDevice : public Device {
   void grow(const std::vector<StepBuffer>& list);
   // Makes room for n rows that gemv multiplies.
   void reserve_rows(int64_t n);
+  void table_rows(const Tensor& table, const int32_t* tokens, int64_t n, int part, int parts,
+                  float factor, float* out);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
+  std::byte* begin_staging(size_t bytes);
+  void end_staging();
   void add_bias(const LinearOut& out, int64_t n);
+  void set_rows(Gemv& gemv, const float* x, const float* norm, int64_t n);
+  void normalise(const float* x, const float* norm, int64_t n, int64_t cols, void* out, WType type);
   void make_operand(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
-  // An FFN: of a layer, or the shared expert. Its matrices, and the biases of the first two.
+  // An FFN: of a layer, or the shared expert. Its matrices, the biases of the first two, and the
+  // layer's LayerWeights::xielu.
   struct Ffn {
-    const Tensor &w1, &w3, &w2, &b1, &b3;
+    const Tensor &w1, &w3, &w2, &b1, &b3, &xielu;
   };
+  // cuda_ffn.cpp
   Gate gate() const;
   void activate(void* values, const void* up, int64_t count, WType type, WType out_type,
-                const float* b1, const float* b3, int64_t width);
+                const float* b1, const float* b3, int64_t width, const Tensor* xielu = nullptr);
   void ffn_in_of_step(const Ffn& weights, const float* x, const float* norm, int64_t n);
   void ffn_out_of_step(const Tensor& w2, int64_t n, float* y, Then then);
   WType ffn_in_of_prompt(const Ffn& weights, const float* x, const float* norm, int64_t n);
+  void ffn_next_to_experts(const LayerWeights& weights, float* x, int64_t n, bool few);
+  // cuda_layer_embedding.cpp
+  void project_tokens(const LayerEmbeddingBuffers& buffers, const Matrix& projection, int64_t n,
+                      int n_layers, float* out);
+  void upload_layer_embeddings();
+  void embed_layers_of_step();
+  void add_gated_embedding(const LayerWeights& weights, const float* values, int64_t n, float* x);
+  void add_layer_embedding_of_step(int layer, float* x);
   const float* sinks(int layer) const;
   const float* key_centre(int layer) const;
   // cuda_experts.cpp
   using Experts = ExpertBuffers;
-  void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
-  void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
-  void experts_of_host(const LayerWeights& weights, float* x, int64_t n);
+  void experts_of_step(const LayerWeights& weights, const float* x, int64_t n, float* to);
+  void experts_of_prompt(const LayerWeights& weights, const float* x, int64_t n, float* to);
+  void experts_of_host(const LayerWeights& weights, const float* x, int64_t n, float* to);
   SharedOutput shared_expert(const LayerWeights& weights, const float* x, int64_t n, bool prompt);
   void run_host_experts(const LayerWeights& weights, int64_t n);
   void answer_calls(bool compute);
@@ -124,7 +145,13 @@ class CudaDevice : public Device {
   void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
                    std::span<const int64_t> first, WType type, F&& f);
   void reserve_host_experts(int64_t n);
+  // cuda_latent.cpp
+  void restore_values(int layer, float* out, int64_t n);
   RopePairs rope_pairs(int rope) const;
+  // Returns the norm of q or of k if it follows RoPE, else none.
+  HeadNorm rotated_norm(const Tensor& norm) const {
+    return {config_.norm_after_rope ? weights_.bias(norm) : nullptr, config_.norm_eps};
+  }
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add);
@@ -173,9 +200,10 @@ class CudaDevice : public Device {
   Buffer key_centres_;                  // centres of all layers, in their order
   std::vector<int64_t> key_centre_at_;  // [layer] offset in key_centres_; -1: none
   int64_t rope_positions_ = 0;
-  Buffer embedding_[2];  // pinned staging
-  Event embedded_[2];
-  int embedding_turn_ = 0;
+  // Pinned staging of rows that prompts read from tables in host memory.
+  Buffer staging_[2];
+  Event staged_[2];
+  int staging_turn_ = 0;
 
   // The prompt that is being read.
   PromptRows prompt_rows_;
@@ -189,6 +217,7 @@ class CudaDevice : public Device {
   StepGraphs graphs_;
   StepProfile profile_;
   StepBuffers buffers_;
+  const std::vector<int> layer_kinds_;
   int64_t rows_reserved_ = 0;  // rows that reserve_rows made room for
   // Steps through experts in host memory: `in`, `routed`, `out`, `orders` are pinned.
   Experts expert_rows_;
@@ -203,6 +232,7 @@ class CudaDevice : public Device {
   std::unique_ptr<StepSelection> selection_, dense_;  // choices of its layers
   int64_t max_blocks_ = 0;
   Buffer host_sequences_, host_rows_, host_results_;          // pinned
+  Buffer host_layer_rows_, host_tokens_;                      // pinned, for per-layer embeddings
   std::vector<HostDrivenAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;

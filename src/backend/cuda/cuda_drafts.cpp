@@ -201,11 +201,13 @@ void CudaDevice::CudaDrafts::append_at(float* q, float* k, const float* v, int64
   a.ldq = c.q_width(0);
   a.ldk = c.kv_width(0);
   a.n = static_cast<int>(n);
-  a.n_heads = q ? c.n_heads : 0;
+  a.n_heads = q ? c.heads(0) : 0;
   a.n_kv_heads = ring_.heads;
   a.cos_sin = device_.cos_sin_[rope].as<float>();
   a.query_cos_sin = device_.cos_sin_[c.query_rope(0)].as<float>();
   a.pairs = device_.rope_pairs(rope);
+  a.q_norm = device_.rotated_norm(head_.weights.layers[0].q_norm);
+  a.k_norm = device_.rotated_norm(head_.weights.layers[0].k_norm);
   a.sequences = sequences_.as<StepSequence>();
   a.layout = ring_.layout;
   a.overlap = device_.overlap_;
@@ -215,7 +217,7 @@ void CudaDevice::CudaDrafts::append_at(float* q, float* k, const float* v, int64
 void CudaDevice::CudaDrafts::attend(const float* q, float* out) {
   DecodeStep s;
   s.n = static_cast<int>(request_.n);
-  s.n_heads = head_.config.n_heads;
+  s.n_heads = head_.config.heads(0);
   s.n_kv_heads = ring_.heads;
   s.max_blocks = 1;
   s.sequences = sequences_.as<StepSequence>();

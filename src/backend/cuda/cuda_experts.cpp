@@ -37,14 +37,15 @@ void CudaDevice::reserve_host_experts(int64_t n) {
   step_memory_.moved();
 }
 
-// experts.in: x normalised; experts.routed: the experts that each row goes through; scores: the
-// router's [n][experts.n], on the device, then [n] of the shared expert's gate. The router's
-// operands are f32 in a prompt too, so that a token's experts do not depend on rounding.
+// experts.in: x normalised for the experts; experts.routed: the experts that each row goes through;
+// scores: the router's [n][experts.n], on the device, then [n] of the shared expert's gate. The
+// router's operands are f32 in a prompt too, so that a token's experts do not depend on rounding.
 void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
                             const Experts& experts, float* scores) {
   const ExpertsConfig& e = config_.experts;
   auto* const in = experts.in.as<float>();
-  const float* norm = weights_.vector(w.ffn_norm);
+  const float *norm = weights_.vector(e.next_to_ffn ? w.router_norm : w.ffn_norm),
+              *expert_norm = weights_.vector(e.next_to_ffn ? w.expert_norm : w.ffn_norm);
   const Matrix& router = weights_.matrix(w.router);
   float* const shares = w.shared_gate.data ? scores + n * e.n : nullptr;
   Route r;
@@ -55,18 +56,21 @@ void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bo
   r.renormalised = e.renormalised;
   r.routing = e.routing;
   r.choice_bias = weights_.bias(w.choice_bias);
+  r.score_scale = e.score_scale;
+  r.expert_scales = weights_.bias(w.expert_scales);
   r.routed = experts.routed.as<Routed>();
+  // A kernel of a step computes the experts' input while it routes, unless norms subtract the mean.
+  const bool apart = prompt || config_.layer_norm;
+  if (apart) normalise(x, norm, n, config_.dim, in, WType::F32);
   if (prompt) {
-    check(rmsnorm(x, norm, n, config_.dim, config_.stream_eps(), in, WType::F32, compute_),
-          "normalising");
     multiply(router, in, WType::F32, n, scores, e.n, WType::F32, false);
     if (shares)
       multiply(weights_.matrix(w.shared_gate), in, WType::F32, n, shares, 1, WType::F32, false);
   } else {
     Gemv g;
-    g.x = x;
+    g.x = apart ? in : x;
     g.ldx = config_.dim;
-    g.norm = norm;
+    g.norm = apart ? nullptr : norm;
     g.eps = config_.stream_eps();
     g.w[0] = router;
     g.y[0] = scores;
@@ -78,12 +82,16 @@ void CudaDevice::route_rows(const LayerWeights& w, const float* x, int64_t n, bo
       g.n_outs = 2;
     }
     gemv_rows(g, n);
+  }
+  if (!apart) {
     r.x = x;
-    r.norm = norm;
+    r.norm = expert_norm;
     r.dim = config_.dim;
     r.eps = config_.stream_eps();
     r.normed = in;
     r.overlap = overlap_ && w.router_bias.data == nullptr;
+  } else if (expert_norm != norm) {
+    normalise(x, expert_norm, n, config_.dim, in, WType::F32);
   }
   add_bias({&w.router, scores, e.n, &w.router_bias}, n);
   check(route(r, compute_), "choosing experts");
@@ -96,7 +104,7 @@ SharedOutput CudaDevice::shared_expert(const LayerWeights& w, const float* x, in
   const ExpertWeights& s = w.shared;
   if (s.w2.rows == 0) return {};
   const Experts& experts = prompt ? prompt_.experts : buffers_.experts;
-  const Ffn all = {s.w1, s.w3, s.w2, s.b1, s.b3};
+  const Ffn all = {s.w1, s.w3, s.w2, s.b1, s.b3, w.xielu};
   const float* norm = weights_.vector(w.ffn_norm);
   auto* const out = experts.in.as<float>();
   if (prompt) {
@@ -116,10 +124,10 @@ void CudaDevice::run_host_experts(const LayerWeights& w, int64_t n) {
                    Phase::Decode, expert_rows_.out.as<float>(), expert_rows_.orders.as<int32_t>());
 }
 
-// The device chooses the experts, writes their rows to pinned memory and adds the results that it
+// The device chooses the experts, writes their rows to pinned memory and weighs the results that it
 // finds there. A recorded step waits on the device for answer_calls; else this thread waits for the
 // device.
-void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
+void CudaDevice::experts_of_host(const LayerWeights& w, const float* x, int64_t n, float* to) {
   route_rows(w, x, n, false, expert_rows_, buffers_.experts.scores.as<float>());
   if (graphs_.recording()) {
     graphs_.calls.push_back(&w);
@@ -131,8 +139,8 @@ void CudaDevice::experts_of_host(const LayerWeights& w, float* x, int64_t n) {
   }
   const SharedOutput shared = shared_expert(w, x, n, false);
   check(combine_rows(expert_rows_.out.as<float>(), expert_rows_.routed.as<Routed>(),
-                     expert_rows_.orders.as<int32_t>(), n, config_.experts.n_used, config_.dim, x,
-                     false, compute_, shared),
+                     expert_rows_.orders.as<int32_t>(), n, config_.experts.n_used, config_.dim, to,
+                     false, compute_, shared, to == x),
         "adding the experts' output");
 }
 
@@ -168,11 +176,13 @@ void CudaDevice::answer_calls(bool compute) {
   if (error) std::rethrow_exception(error);
 }
 
-void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
+// Adds the experts' output for rows x of the residual stream to them, or writes it to another place
+// `to`, which may be buffers_.experts.in.
+void CudaDevice::experts_of_step(const LayerWeights& w, const float* x, int64_t n, float* to) {
   const ExpertsConfig& e = config_.experts;
   reserve_rows(n);
   reserve_host_experts(n);
-  if (weights_.experts_on_host(w)) return experts_of_host(w, x, n);
+  if (weights_.experts_on_host(w)) return experts_of_host(w, x, n, to);
   route_rows(w, x, n, false, buffers_.experts, buffers_.experts.scores.as<float>());
   ExpertsStep step;
   step.x = buffers_.experts.in.as<float>();
@@ -198,8 +208,8 @@ void CudaDevice::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   check(experts_up(step, compute_), "multiplying by experts");
   check(experts_down(step, compute_), "multiplying by experts");
   const SharedOutput shared = shared_expert(w, x, n, false);
-  check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, x, overlap_,
-                     compute_, shared),
+  check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, to, overlap_,
+                     compute_, shared, to == x),
         "adding the experts' output");
 }
 
@@ -232,7 +242,8 @@ void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which
   }
 }
 
-void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
+// Does the same for a chunk of a prompt. `to` may be prompt_.experts.in.
+void CudaDevice::experts_of_prompt(const LayerWeights& w, const float* x, int64_t n, float* to) {
   const ExpertsConfig& e = config_.experts;
   const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
   Experts& p = prompt_.experts;
@@ -294,7 +305,7 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   });
   const SharedOutput shared = shared_expert(w, x, n, true);
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
-                     x, overlap_, compute_, shared),
+                     to, overlap_, compute_, shared, to == x),
         "adding the experts' output");
 }
 

@@ -92,7 +92,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
       must_pin_(options.options.residency == ResidencyKind::DEVICE || !has_host_driven() ||
-                !host->shape().uneven().empty() || config.most_group() > kMaxGroup),
+                !host->shape().uneven().empty() || !beyond_papers(config).empty()),
       block_size_(host->shape().block_size()),
       lookup_(options.rows_ahead) {
   const int64_t n_slots = options.slots;
@@ -109,7 +109,7 @@ CudaKv::CudaKv(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
           .push_back({run.first_head, run.n_heads,
                       static_cast<int64_t>(shape().tail_at(run.first_head)),
                       indexed ? shape().index_row(run.layer) : 0, layouts_[run.layer]});
-  layer_room_ = prefill_bytes(shape().largest_layer(options.options.n_ctx));
+  place_prompt_layers(options.options.n_ctx);
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
@@ -458,11 +458,10 @@ void CudaKv::learn_pinning() {
          "%s, but device cuda needs pinned memory for a model whose layers differ (%s): set "
          "`device` to cpu",
          why_not_pinned().c_str(), uneven.c_str());
-  if (config_.most_group() > kMaxGroup)
+  if (const std::string beyond = beyond_papers(config_); !beyond.empty())
     fail(RIFFLE_OUT_OF_MEMORY,
-         "%s, but device cuda needs pinned memory for a model with %d query heads per KV head: set "
-         "`device` to cpu",
-         why_not_pinned().c_str(), config_.most_group());
+         "%s, but device cuda needs pinned memory for a model with %s: set `device` to cpu",
+         why_not_pinned().c_str(), beyond.c_str());
   if (!has_host_driven())
     fail(RIFFLE_OUT_OF_MEMORY,
          "%s, but this build of riffle needs pinned memory on device cuda: set `device` to cpu",

@@ -131,7 +131,7 @@ class CudaKv : public KvStore, PagedPool {
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total);
   void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks);
-  uint64_t prefill_held() const { return held_[0] + held_[1]; }
+  uint64_t prefill_held() const { return held_[0] + held_[1] + held_sources_; }
 
   // Takes and gives back the device memory of a prompt: its layers' KV, and prompt_memory() for the
   // rest. n_total: tokens of the sequence when the prompt is read.
@@ -139,11 +139,9 @@ class CudaKv : public KvStore, PagedPool {
   void end_prompt();
   DeviceArena& prompt_memory() { return prompt_memory_; }
 
-  // Returns the device bytes of prefilling layers of at most `layer` bytes of KV: two are kept if
-  // both fit, so that flushing overlaps.
-  static uint64_t prefill_bytes(uint64_t layer) {
-    return DeviceArena::rounded(layer <= kSmallLayer ? 2 * layer : layer);
-  }
+  // Returns the device bytes of the KV that a prompt of n_tokens holds at once: a layer or two
+  // (turn_bytes), and all layers to which later layers attend.
+  static uint64_t prefill_bytes(const KvShape& shape, int64_t n_tokens);
 
   // Returns the bytes of buffers that do not depend on sessions and slots: descriptors of blocks on
   // their way, for each of two streams, of sequences of `blocks` blocks; the pool's tables.
@@ -193,6 +191,18 @@ class CudaKv : public KvStore, PagedPool {
  private:
   static constexpr uint64_t kSmallLayer = uint64_t(256) << 20;
 
+  // Returns the bytes of the largest layer whose memory the next layers use again. HeadRoom takes
+  // the same memory, so it also has room for the blocks of any head.
+  static uint64_t turn_layer(const KvShape& shape, int64_t n_tokens);
+  // Returns the bytes for such layers: two are kept if both fit, so that flushing overlaps.
+  static uint64_t turn_bytes(const KvShape& shape, int64_t n_tokens) {
+    const uint64_t layer = turn_layer(shape, n_tokens);
+    return DeviceArena::rounded(layer <= kSmallLayer ? 2 * layer : layer);
+  }
+  // Returns the bytes for a layer to which later layers attend.
+  static uint64_t source_bytes(const KvShape& shape, int layer, int64_t n_tokens) {
+    return DeviceArena::rounded(shape.layer_bytes(layer, n_tokens));
+  }
   static CudaSequence& on_device(const SequenceKv& s) {
     return static_cast<CudaSequence&>(*s.device);
   }
@@ -230,9 +240,13 @@ class CudaKv : public KvStore, PagedPool {
   };
   void refuse_inside_layer() const;
   void lend(bool lent);
-  std::byte* layer_at(int turn) const {
-    return layers_.as<std::byte>() + turn * (layer_room_ / 2 / 16 * 16);
+  // Returns the place of a prompt's KV of a layer that keeps KV. The memory of layers to which
+  // later layers attend is theirs until the prompt ends; the others take turns.
+  std::byte* layer_at(int layer) const {
+    if (source_at_[layer] >= 0) return layers_.as<std::byte>() + source_at_[layer];
+    return layers_.as<std::byte>() + turn_ * (turn_room_ / 2 / 16 * 16);
   }
+  void place_prompt_layers(int64_t n_tokens);
   void open_prompt_memory();
   void close_prompt_memory();
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
@@ -305,12 +319,14 @@ class CudaKv : public KvStore, PagedPool {
   int64_t lent_slots_;
   uint64_t prompt_bytes_;
   // Part of prompt_memory_: the KV of one layer, and of the layer before while it is copied to the
-  // host.
+  // host; then that of each layer to which later layers attend.
   Buffer layers_;
-  uint64_t held_[2] = {0, 0};    // bytes of each
-  bool pair_ = false;            // both fit
-  uint64_t layer_room_;          // bytes of layers_
-  uint64_t session_host_bytes_;  // host memory of n_ctx tokens
+  uint64_t held_[2] = {0, 0};        // bytes of the first two
+  uint64_t held_sources_ = 0;        // bytes of the others
+  bool pair_ = false;                // both of the first two fit
+  uint64_t layer_room_, turn_room_;  // bytes of layers_; of its first part
+  std::vector<int64_t> source_at_;   // [layer]: its place in layers_; -1: it has none of its own
+  uint64_t session_host_bytes_;      // host memory of n_ctx tokens
   Event computed_, flushed_[2];
   Stream flush_;
   int turn_ = 0;

@@ -1,11 +1,39 @@
-// A prompt's KV on the device: one layer at a time, in memory that the pool lends, and its way to
-// and from the host store.
+// A prompt's KV on the device: one layer at a time, and the layers to which later layers attend, in
+// memory that the pool lends; and its way to and from the host store.
 #include <algorithm>
 
 #include "backend/cuda/cuda_kv.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
+
+uint64_t CudaKv::turn_layer(const KvShape& shape, int64_t n_tokens) {
+  uint64_t most = 0;
+  for (int layer = 0; layer < shape.n_layers(); ++layer)
+    if (const int heads = shape.heads(layer); heads > 0)
+      most = std::max(most, shape.layer_bytes(layer, n_tokens) /
+                                (shape.is_source(layer) ? static_cast<uint64_t>(heads) : 1));
+  return most;
+}
+
+uint64_t CudaKv::prefill_bytes(const KvShape& shape, int64_t n_tokens) {
+  uint64_t bytes = turn_bytes(shape, n_tokens);
+  for (int layer = 0; layer < shape.n_layers(); ++layer)
+    if (shape.is_source(layer)) bytes += source_bytes(shape, layer, n_tokens);
+  return bytes;
+}
+
+// Sets the places of a prompt's layers, for sequences of up to n_tokens.
+void CudaKv::place_prompt_layers(int64_t n_tokens) {
+  turn_room_ = turn_bytes(shape(), n_tokens);
+  layer_room_ = turn_room_;
+  source_at_.assign(shape().n_layers(), -1);
+  for (int layer = 0; layer < shape().n_layers(); ++layer) {
+    if (!shape().is_source(layer)) continue;
+    source_at_[layer] = static_cast<int64_t>(layer_room_);
+    layer_room_ += source_bytes(shape(), layer, n_tokens);
+  }
+}
 
 void CudaKv::open_prompt_memory() {
   std::byte* data = own_prompt_.as<std::byte>();
@@ -20,7 +48,7 @@ void CudaKv::open_prompt_memory() {
 
 // Work queued later may use the memory, so it waits for blocks still on their way to the host.
 void CudaKv::close_prompt_memory() {
-  held_[0] = held_[1] = 0;
+  held_[0] = held_[1] = held_sources_ = 0;
   reading_ = nullptr;
   layers_ = Buffer();
   prompt_memory_.close();
@@ -31,7 +59,7 @@ void CudaKv::close_prompt_memory() {
 
 void CudaKv::begin_prompt(int64_t n_total) {
   open_prompt_memory();
-  pair_ = 2 * shape().largest_layer(n_total) <= layer_room_;
+  pair_ = 2 * turn_layer(shape(), n_total) <= turn_room_;
 }
 
 void CudaKv::end_prompt() { close_prompt_memory(); }
@@ -120,14 +148,22 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   park(s);
   reading_ = s.device.get();
   if (layer == 0) forget_kept(on_device(s));
-  const int heads = shape().heads(layer);
-  if (heads == 0) return {};
   const int64_t block_bytes = layout(layer).block_bytes, n_blocks = shape().in_blocks(n_total),
                 old = shape().in_blocks(s.n_tokens);
-  turn_ = pair_ ? turn_ ^ 1 : 0;
-  held_[turn_] = size_t(n_blocks) * heads * block_bytes;
-  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
-  std::byte* base = layer_at(turn_);
+  // An earlier layer of this prompt left its KV, of all n_total tokens.
+  if (const int source = shape().source(layer); source != layer)
+    return {nullptr, layer_at(source), n_blocks};
+  const int heads = shape().heads(layer);
+  if (heads == 0) return {};
+  const uint64_t bytes = size_t(n_blocks) * heads * block_bytes;
+  if (source_at_[layer] >= 0) {
+    held_sources_ += bytes;
+  } else {
+    turn_ = pair_ ? turn_ ^ 1 : 0;
+    held_[turn_] = bytes;
+    check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
+  }
+  std::byte* base = layer_at(layer);
   const size_t head_bytes = n_blocks * block_bytes;
   // The last blocks are written in part. Their remaining bytes go to the host too, so they must not
   // be NaN.
@@ -144,13 +180,14 @@ LayerKv CudaKv::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
 void CudaKv::flush_layer(SequenceKv& s, int layer, int64_t n_total) {
   const int64_t block_bytes = layout(layer).block_bytes, n_blocks = shape().in_blocks(n_total),
                 first = s.n_tokens / block_size_;
-  std::byte* base = layer_at(turn_);
+  std::byte* base = layer_at(layer);
   if (shape().indexed(layer)) digest_layer(s, layer, first, n_total / block_size_, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
   counters.flushed_bytes +=
       copy_held(s, layer, first, n_blocks, base, n_blocks * block_bytes, true, flush_) *
       block_bytes;
+  // Also after a layer with memory of its own, so that the event is that of the last flush.
   flushed_[turn_].record(flush_);
 }
 

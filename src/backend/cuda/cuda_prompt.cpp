@@ -46,7 +46,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   const Config& config_;
   PromptRequest request_;
   int at_ = 0;  // the current layer
-  // KV in 8 bits: the layer that is unpacked, and how far.
+  // KV in 8 bits: the layer whose KV is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
   int64_t means_ = 0;  // key tiles of the current layer whose means are computed
@@ -122,34 +122,40 @@ void CudaDevice::CudaPrompt::begin_layer(int layer) {
 void CudaDevice::CudaPrompt::append(float* k, const float* v, int64_t n, int64_t pos0) {
   const DeviceScope on = device_.enter();
   const int rope = config_.layers[at_].rope;
+  if (device_.kv_.shape().layout(at_).values_in_keys) v = nullptr;
   cuda::check(
       rope_append_prefill(k, v, n, config_.kv_width(at_), config_.kv_heads(at_),
                           device_.cos_sin_[rope].as<float>(), pos0, device_.rope_pairs(rope),
                           layer_.base, layer_.n_blocks, device_.kv_.layout(at_),
-                          device_.key_centre(at_), device_.compute_),
+                          device_.key_centre(at_), device_.compute_,
+                          device_.rotated_norm(device_.model_.weights.layers[at_].k_norm)),
       "appending KV");
 }
 
 // Unpacks the layer's blocks in 8 bits to f16, as prompts' attention reads them, except those that
-// earlier chunks have unpacked.
+// earlier chunks, or earlier layers with the same KV, have unpacked.
 void CudaDevice::CudaPrompt::unpack(const PromptAttention& a, FlashPrefill& f) {
-  const int64_t size = f.layout.block_size;
-  const bool goes_on = unpacked_layer_ == at_ && unpacked_tokens_ == a.pos0;
+  const int64_t size = f.layout.block_size, end = a.pos0 + a.n;
+  const int source = device_.kv_.shape().source(at_);
   UnpackQ8 args;
   args.blocks = layer_.base;
   args.n_blocks = layer_.n_blocks;
-  args.first = goes_on ? a.pos0 / size : 0;
-  args.last = (a.pos0 + a.n + size - 1) / size;
+  args.first = unpacked_layer_ == source ? unpacked_tokens_ / size : 0;
+  args.last = (end + size - 1) / size;
   args.n_kv_heads = config_.kv_heads(at_);
   args.layout = f.layout;
   args.out = device_.prompt_.kv_f16.as<std::byte>();
-  cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
-  unpacked_layer_ = at_;
-  unpacked_tokens_ = a.pos0 + a.n;
+  if (unpacked_layer_ != source || unpacked_tokens_ < end) {
+    cuda::check(unpack_q8(args, device_.compute_), "unpacking KV");
+    unpacked_layer_ = source;
+    unpacked_tokens_ = end;
+  }
   f.blocks = args.out;
   f.layout.type = KvType::F16;
-  f.layout.value_offset = size * kv_row_bytes(KvType::F16, f.layout.head_dim);
-  f.layout.block_bytes = 2 * f.layout.value_offset;
+  const int64_t keys = size * kv_row_bytes(KvType::F16, f.layout.head_dim);
+  const bool in_keys = device_.kv_.shape().layout(at_).values_in_keys;
+  f.layout.value_offset = in_keys ? 0 : keys;
+  f.layout.block_bytes = in_keys ? keys : 2 * keys;
 }
 
 // Computes the mean keys of the key tiles that have become complete, then chooses the key tiles
@@ -187,7 +193,7 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   f.ldq = a.ldq;
   f.pos0 = a.pos0;
   f.window = a.window;
-  f.n_heads = config_.n_heads;
+  f.n_heads = config_.heads(at_);
   f.n_kv_heads = config_.kv_heads(at_);
   f.blocks = layer_.base;
   f.n_blocks = layer_.n_blocks;
@@ -199,6 +205,7 @@ void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   if (a.share > 0) choose(a, f);
   cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_),
               "computing a prompt's attention");
+  device_.restore_values(at_, a.out, a.n);
 }
 
 void CudaDevice::CudaPrompt::finish_layer() {

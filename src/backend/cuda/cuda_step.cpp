@@ -22,7 +22,7 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   DecodeStep s;
   s.n = static_cast<int>(step_.n);
   s.layer = layer;
-  s.n_heads = config_.n_heads;
+  s.n_heads = config_.heads(layer);
   s.n_kv_heads = shape.rows(layer);
   s.first_head = shape.first_head(layer);
   s.first_index = shape.index_row(layer);
@@ -47,7 +47,7 @@ DecodeStep CudaDevice::decode_step(int layer, const float* q, float* out) const 
   s.stamp = step_.working_set > 0 && !kv_.streamed();
   if (step_.orders) s.order = buffers_.orders.as<int32_t>() + first_result * max_blocks_;
   if (step_.coverage)
-    s.lse = buffers_.lse.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
+    s.lse = buffers_.lse.as<float>() + int64_t(2 * layer) * step_.n * config_.most_heads();
   return s;
 }
 
@@ -75,7 +75,7 @@ void CudaDevice::grow_step_memory() {
   reserve_host_experts(n);
   StepSizes sizes{n, max_blocks_};
   // Sized for the selector even where the first layers are dense.
-  for (const int layer : kv_.shape().kinds())
+  for (const int layer : layer_kinds_)
     sizes.scratch = std::max<uint64_t>(
         sizes.scratch, selection_->scratch_bytes(decode_step(layer, nullptr, nullptr)));
   sizes.orders = step_.orders;
@@ -86,6 +86,10 @@ void CudaDevice::grow_step_memory() {
   };
   pin(host_sequences_, n * sizeof(StepSequence));
   pin(host_rows_, n * config_.dim * sizeof(float));
+  if (config_.layer_embedding_dim > 0) {
+    pin(host_layer_rows_, n * model_.weights.layer_embedding.cols * sizeof(float));
+    pin(host_tokens_, n * sizeof(int32_t));
+  }
   pin(host_results_, (1 + n * kv_.shape().rows()) * sizeof(RowResult));
   sampling_.grow();
 }
@@ -102,11 +106,13 @@ void CudaDevice::check_selector(const Selector& selector, const Selection&) cons
     fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
          selector.name(), why);
   const auto selection = step_selections().make(*selector.rule());
-  if (config_.most_group() > selection->most_group())
+  if (const std::string beyond =
+          beyond_limits(config_, selection->most_group(), selection->most_dim());
+      !beyond.empty())
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.selector` is %s, which takes up to %d query heads per KV head on a GPU, but "
-         "the model has %d: use dense, share or auto, or device cpu or emu",
-         selector.name(), selection->most_group(), config_.most_group());
+         "`selection.selector` is %s, but the model has %s for a GPU: use dense, share or auto, or "
+         "device cpu or emu",
+         selector.name(), beyond.c_str());
   const char* found = why_host_residency(options_.options);
   if (!selection->needs_device() || !found) return;
   fail(RIFFLE_UNSUPPORTED,
@@ -143,6 +149,9 @@ class CudaDevice::CudaStep : public Step {
     over_ = true;
   }
   void embed(const Tensor&, float* x) override { device_.embed_step(x); }
+  void add_layer_embedding(int layer, float* x) override {
+    device_.add_layer_embedding_of_step(layer, x);
+  }
   void append(int layer, float* q, float* k, const float* v) override {
     device_.append_step(layer, q, k, v);
   }
@@ -190,7 +199,7 @@ void CudaDevice::set_rules() {
   }
 }
 
-// Copies the inputs to where a recorded step finds them. The embedding's rows stay in pinned memory
+// Copies the inputs to where a recorded step finds them. Rows of embeddings stay in pinned memory
 // until embed_step. Masks follow in find_masks.
 void CudaDevice::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
@@ -205,6 +214,7 @@ void CudaDevice::upload_step() {
         "a step's inputs");
   sampling_.upload();
   embedding_rows(model_.weights.embedding, step_.tokens, step_.n, host_rows_.as<float>());
+  upload_layer_embeddings();
 }
 
 // Tells whether a launch waits for its kernels. These would wait for the host's answers, which come
@@ -231,6 +241,7 @@ void CudaDevice::embed_step(float* x) {
   check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float),
                         cudaMemcpyHostToDevice, compute_),
         "embedding");
+  embed_layers_of_step();
   profile_.mark(Part::Other);
 }
 
@@ -238,11 +249,11 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   RopeAppendStep a;
   a.q = q;
   a.k = k;
-  a.v = v;
+  a.v = kv_.shape().layout(layer).values_in_keys ? nullptr : v;
   a.ldq = config_.q_width(layer);
   a.ldk = config_.kv_width(layer);
   a.n = static_cast<int>(step_.n);
-  a.n_heads = config_.n_heads;
+  a.n_heads = config_.heads(layer);
   a.n_kv_heads = kv_.shape().heads(layer);
   a.tail_offset = kv_.tail_offset(layer);
   a.key_centre = key_centre(layer);
@@ -250,13 +261,18 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.cos_sin = cos_sin_[rope].as<float>();
   a.query_cos_sin = cos_sin_[query_rope].as<float>();
   a.pairs = rope_pairs(rope);
+  a.q_norm = rotated_norm(model_.weights.layers[layer].q_norm);
+  a.k_norm = rotated_norm(model_.weights.layers[layer].k_norm);
   a.sequences = buffers_.sequences.as<StepSequence>();
   a.layout = kv_.layout(layer);
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.attention)
-    check(step_.attention->on_device()->step(layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
-                                             a.tail_offset, a.layout, q, a.ldq, compute_),
+    // A layer that attends to an earlier one has the queries of that layer, and writes the same
+    // keys and values once more.
+    check(step_.attention->on_device()->step(kv_.shape().source(layer), a.sequences, a.n, a.n_heads,
+                                             kv_.shape().rows(layer), a.tail_offset, a.layout, q,
+                                             a.ldq, compute_),
           "writing queries");
   profile_.mark(Part::Other);
 }
@@ -271,7 +287,7 @@ void CudaDevice::attend_streamed(int layer, const float* q, float* out) {
     s.n = 1;
     s.sequences += i;
     s.results += i * heads;
-    if (s.lse) s.lse += i * config_.n_heads;
+    if (s.lse) s.lse += i * config_.heads(layer);
     host_driven_->attend(s, selection_of(layer), *step_.sequences[i], step_.position(i),
                          step_.lookahead, streamed_counts_.data() + first + i * heads,
                          orders ? host_orders_.data() + (first + i * heads) * max_blocks_ : nullptr,
@@ -293,6 +309,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
     check(selection.attend(s, device_.limits, compute_), "computing a step's attention");
     s.lse = selected;
     s.marks[0] = s.marks[1] = nullptr;
+    restore_values(layer, out, step_.n);
     profile_.mark(Part::Attend);
   }
   if (!step_.coverage) return;
@@ -308,7 +325,7 @@ void CudaDevice::attend_step(int layer, const float* q, float* out) {
   s.rule = {};
   s.rule.everything = true;
   s.rule.window = step_.window_of(layer);
-  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
+  s.lse = buffers_.lse.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.most_heads();
   check(attend_everything(s, device_.limits, compute_), "computing a step's attention");
 }
 
@@ -363,7 +380,7 @@ void CudaDevice::end_step(int32_t* tokens) {
 
 void CudaDevice::report_step() {
   const KvShape& shape = kv_.shape();
-  const int64_t layers = config_.n_layers, n_queries = step_.n * config_.n_heads;
+  const int64_t layers = config_.n_layers, n_queries = step_.n * config_.most_heads();
   if (step_.orders && !kv_.streamed()) {
     host_orders_.resize(step_.n * shape.rows() * max_blocks_);
     ++event_waits_;
@@ -385,7 +402,7 @@ void CudaDevice::report_step() {
     const int64_t heads = shape.rows(layer), rows = step_.n * heads,
                   first = step_.n * shape.first_row(layer);
     if (heads == 0) continue;
-    const int64_t g = config_.n_heads / heads;
+    const int64_t g = config_.heads(layer) / heads;
     reports_.resize(rows);
     for (int64_t r = 0; r < rows; ++r) {
       RowResult from = results[first + r];

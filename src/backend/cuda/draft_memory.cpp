@@ -27,7 +27,7 @@ DraftRing::DraftRing(const Config& head, const BackendOptions& options)
 DraftPassBytes draft_pass_bytes(const Config& head, const DraftRing& ring, int64_t n) {
   DecodeStep step;
   step.n = static_cast<int>(n);
-  step.n_heads = head.n_heads;
+  step.n_heads = head.heads(0);
   step.n_kv_heads = ring.heads;
   step.max_blocks = 1;  // nothing is ranked
   step.layout = ring.layout;

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/running_memory.h"
+#include "backend/cuda/step_buffers.h"
 #include "backend/forward_buffers.h"
 #include "backend/recurrent_shape.h"
 #include "kernels/common/agreed.h"
@@ -28,7 +29,8 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(b.what, b.bytes, nullptr);
   add("operands of products",
       operand * std::max(s.chunk, s.scored) *
-          std::max({int64_t(c.dim), c.widest_q(), recurrent_out(c)}),
+          std::max(
+              {int64_t(c.dim), c.widest_q(), recurrent_out(c), int64_t(c.layer_embedding_dim)}),
       [](PromptBuffers& b) -> Buffer& { return b.operand; });
   add("FFN", operand * s.chunk * ffn, [](PromptBuffers& b) -> Buffer& { return b.gate; });
   if (c.gated_ffn())
@@ -47,15 +49,24 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(kExperts, 2 * sizeof(int32_t) * rows,
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
   }
-  if (c.post_norm)
+  if (products_wait(c))
     add("products that wait for their norm", 4 * s.chunk * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.products; });
+  if (const int64_t width = c.layer_embedding_dim; width > 0) {
+    const int64_t values = 4 * s.chunk * width;
+    constexpr const char* kRows = "per-layer embeddings";
+    add(kRows, sizeof(int32_t) * s.chunk,
+        [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.tokens; });
+    add(kRows, values, [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.own; });
+    add(kRows, values, [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.projected; });
+    add(kRows, values, [](PromptBuffers& b) -> Buffer& { return b.layer_embedding.gate; });
+  }
   if (options.chooses_tiles()) {
     constexpr const char* kTiles = "choice of key tiles";
     const int64_t tiles = s.n_total / kKeyTile + 1,
                   query_tiles = (s.chunk + kQueryTile - 1) / kQueryTile + 1;
     add(kTiles, 2 * c.widest_kv() * tiles, [](PromptBuffers& b) -> Buffer& { return b.means; });
-    add(kTiles, sizeof(uint64_t) * c.n_heads * query_tiles * tile_words(s.n_total),
+    add(kTiles, sizeof(uint64_t) * c.most_heads() * query_tiles * tile_words(s.n_total),
         [](PromptBuffers& b) -> Buffer& { return b.tiles; });
     add(kTiles, 2 * sizeof(uint64_t), [](PromptBuffers& b) -> Buffer& { return b.tile_counts; });
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/expert_buffers.h"
+#include "backend/cuda/layer_embedding_buffers.h"
 #include "backend/device_options.h"
 #include "kernels/common/agreed.h"
 #include "util/buffer.h"
@@ -23,6 +24,7 @@ struct PromptBuffers {
   Buffer recurrent;       // RecurPrompt::scratch
   Buffer kept;            // a layer's states at the checkpoints of a call (RecurKeep)
   ExpertBuffers experts;
+  LayerEmbeddingBuffers layer_embedding;
 };
 
 // Returns the words of FlashPrefill::tiles that a query tile has in a sequence of n_total tokens.

@@ -34,13 +34,18 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   };
   const std::vector<MixTensor> mix = recurrent_tensors(model.config);
   for (const LayerWeights& l : model.weights.layers) {
-    for (const Tensor* t :
-         {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.shared.w1, &l.shared.w3})
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.shared.w1,
+                            &l.shared.w3, &l.layer_projection})
       see(*t);
     for (size_t i = 0; i < l.mix.size(); ++i)
       if (mix[i].role == MixTensor::PRODUCT) see(l.mix[i]);
     see_down(l.w2);
     see_down(l.shared.w2);
+    see(l.wq_a);
+    for (const auto* heads : {&l.k_b, &l.v_b})
+      if (!heads->empty()) see((*heads)[0]);
+    see_down(l.embedding_gate);
+    see_down(l.embedding_out);
     if (l.experts.empty()) continue;
     const int n = model.config.experts.n;
     for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3}) see(*t, n);
@@ -117,16 +122,16 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   // Counts a step of all sessions that the device drives, with row reports, and a step of one
   // session that the host drives.
   DecodeStep step;
-  step.n_heads = c.n_heads;
   step.max_blocks = blocks;
   const auto as_layer = [&](int layer) {
+    step.n_heads = c.heads(layer);
     step.n_kv_heads = shape.rows(layer);
     step.layout = device_layout(shape.layout(layer));
   };
   StepSizes sizes{n, blocks};
   const auto selector = make_selector(options.selection());
   step.n = static_cast<int>(n);
-  for (const int layer : shape.kinds()) {
+  for (const int layer : layer_kinds(c, shape)) {
     as_layer(layer);
     sizes.scratch =
         std::max<uint64_t>(sizes.scratch, step_selections().scratch_bytes(step, selector->rule()));
@@ -134,7 +139,9 @@ MemoryList running_list(const Model& model, const BackendOptions& options) {
   sizes.orders = sizes.coverage = true;
   for (const StepBuffer& b : step_buffers(c, shape, sizes)) add(b.what, b.bytes);
   step.n = 1;
-  as_layer(shape.first_with_blocks());  // the host decides residency only if layers are alike
+  // The host decides residency only if the KV of layers is alike.
+  as_layer(shape.first_with_blocks());
+  step.n_heads = c.most_heads();
   for (const uint64_t bytes : host_driven_buffers(step)) add("attention's scratch", bytes);
   for (const uint64_t bytes : StepLogits::buffers(n, c.vocab_size)) add("logits", bytes);
   for (const uint64_t bytes : StepSampling::most_buffers(n, c.vocab_size, drawable_ids(model)))

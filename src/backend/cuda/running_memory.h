@@ -38,11 +38,12 @@ inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
 }
 
 inline RopePairs rope_pairs(const Config& config, const Rope& rope) {
-  return {config.rope_interleaved, rope.rotated > 0 ? rope.rotated : config.rope_head(rope)};
+  return {config.rope_interleaved, rope.rotated > 0 ? rope.rotated : config.rope_head(rope),
+          rope.skipped};
 }
 // Returns the values of a position in a RoPE table.
 inline int64_t rope_row(const Config& config, const Rope& rope) {
-  return rope_pairs(config, rope).row_width(config.rope_head(rope));
+  return rope_pairs(config, rope).row_width(config.rope_head(rope) + rope.skipped);
 }
 
 // Lists the most device memory that steps of n_sessions together take besides weights, sessions and

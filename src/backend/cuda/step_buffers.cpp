@@ -7,6 +7,19 @@
 
 namespace riffle::cuda {
 
+std::vector<int> layer_kinds(const Config& c, const KvShape& shape) {
+  std::vector<int> kinds;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const auto alike = [&](int kind) {
+      return shape.rows(kind) == shape.rows(layer) && c.heads(kind) == c.heads(layer) &&
+             c.head_size(kind) == c.head_size(layer);
+    };
+    if (shape.rows(layer) > 0 && std::none_of(kinds.begin(), kinds.end(), alike))
+      kinds.push_back(layer);
+  }
+  return kinds;
+}
+
 std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   const uint64_t rows = std::max(n, kFewRows), dim = c.dim;
   std::vector<StepBuffer> list;
@@ -15,8 +28,22 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
   };
   add("a step's FFN", (c.mlp_bias ? 8 : 4) * rows * c.ffn_values(),
       [](StepBuffers& b) -> Buffer& { return b.hidden; });
-  if (c.post_norm)
+  if (c.layer_norm)
+    add("a step's norms", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.normed; });
+  if (products_wait(c))
     add("a step's products", 4 * rows * dim, [](StepBuffers& b) -> Buffer& { return b.products; });
+  if (const uint64_t width = c.layer_embedding_dim; width > 0) {
+    const uint64_t all = 4 * rows * c.n_layers * width;
+    constexpr const char* kRows = "a step's per-layer embeddings";
+    add(kRows, sizeof(int32_t) * rows,
+        [](StepBuffers& b) -> Buffer& { return b.layer_embedding.tokens; });
+    add(kRows, 4 * rows * dim,
+        [](StepBuffers& b) -> Buffer& { return b.layer_embedding.embedded; });
+    add(kRows, all, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.own; });
+    add(kRows, all, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.projected; });
+    add(kRows, all, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.values; });
+    add(kRows, 4 * rows * width, [](StepBuffers& b) -> Buffer& { return b.layer_embedding.gate; });
+  }
   if (c.experts.n == 0) return list;
   const uint64_t entries = rows * c.experts.n_used,
                  scores = 4 * rows * (c.experts.n + c.experts.shared_gate);
@@ -32,7 +59,7 @@ std::vector<StepBuffer> row_buffers(const Config& c, int64_t n) {
 }
 
 std::vector<StepBuffer> step_buffers(const Config& c, const KvShape& shape, const StepSizes& s) {
-  const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.n_heads;
+  const uint64_t n = s.n, rows = n * shape.rows(), layers = c.n_layers, heads = c.most_heads();
   std::vector<StepBuffer> list;
   const auto add = [&](const char* what, uint64_t bytes, Buffer& (*of)(StepBuffers&),
                        bool cleared = false) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/expert_buffers.h"
+#include "backend/cuda/layer_embedding_buffers.h"
 #include "kv/kv_shape.h"
 #include "model/model.h"
 #include "util/buffer.h"
@@ -21,8 +22,10 @@ struct StepBuffers {
   Buffer lse, dense_out;     // row reports of coverage
   // Buffers for rows that gemv multiplies, in a step or a short prompt.
   Buffer hidden;          // [rows][hidden_dim], twice if the FFN's products have biases
+  Buffer normed;          // [rows][dim], if norms subtract the mean
   Buffer products;        // [rows][dim]: products that wait for their norm
   ExpertBuffers experts;  // for experts on the device; scores: also for those in host memory
+  LayerEmbeddingBuffers layer_embedding;
 };
 
 struct StepBuffer {
@@ -38,8 +41,17 @@ struct StepSizes {
   bool orders = false, coverage = false;  // row reports
 };
 
+// Tells whether products wait for a norm before they are added to the residual stream.
+inline bool products_wait(const Config& c) {
+  return c.post_norm || c.layer_embedding_dim > 0 || c.experts.next_to_ffn;
+}
+
 // A chunk of a prompt with at most this many rows goes through gemv, as decode does.
 inline constexpr int64_t kFewRows = 8;
+
+// Returns the first layer of each combination of head size, number of KV heads and of query heads.
+// Layers without KV to attend to are left out. Attention's scratch follows from these.
+std::vector<int> layer_kinds(const Config& config, const KvShape& shape);
 
 // Lists the buffers of n rows that gemv multiplies, but of at least kFewRows.
 std::vector<StepBuffer> row_buffers(const Config& config, int64_t n);

@@ -78,6 +78,14 @@ const StepSelections& step_selections() {
   return selections;
 }
 
+std::string beyond_limits(const Config& config, int most_group, int most_dim) {
+  if (const int group = config.most_group(); group > most_group)
+    return format("%d query heads per KV head (more than %d)", group, most_group);
+  if (const int d = config.widest_head(); d > most_dim)
+    return format("heads of %d values (more than %d)", d, most_dim);
+  return "";
+}
+
 std::unique_ptr<StepSelection> StepSelections::make(const SelectionRule& rule) const {
   for (const Room& room : rooms_)
     if (auto made = room.make(rule)) return made;

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/attend/attend.h"
@@ -55,6 +56,13 @@ class StepSelection {
  protected:
   RowRule rows_;
 };
+
+// Names what a model has beyond these limits: query heads per KV head, or wide heads. Empty: nothing.
+std::string beyond_limits(const Config& config, int most_group, int most_dim);
+// The same for the papers' kernels, and so for residency that the host decides.
+inline std::string beyond_papers(const Config& config) {
+  return beyond_limits(config, kMaxGroup, kMaxNarrowDim);
+}
 
 class StepSelections {
  public:

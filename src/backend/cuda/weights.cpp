@@ -26,25 +26,65 @@ static constexpr int kMatricesOfExpert = 3;  // the first of these
 static bool has(const LayerWeights& l, Tensor ExpertWeights::*which) {
   return !l.experts.empty() && (l.experts[0].*which).rows > 0;
 }
+// Matrices of the heads (multi-head latent attention) lie in one, as experts do.
+static constexpr std::vector<Tensor> LayerWeights::*kOfHeads[] = {&LayerWeights::k_b,
+                                                                  &LayerWeights::v_b};
+static uint64_t device_bytes_of_heads(const std::vector<Tensor>& heads) {
+  return device_bytes(heads[0], heads[0].rows * static_cast<int64_t>(heads.size()));
+}
 static uint64_t device_bytes_of_experts(const LayerWeights& l, Tensor ExpertWeights::*which) {
   const Tensor& t = l.experts[0].*which;
   return device_bytes(t, t.rows * static_cast<int64_t>(l.experts.size()));
 }
 
+// Tells whether two tensors have the same elements in the same place.
+static bool same_elements(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.source == b.source && a.seed == b.seed && a.type == b.type;
+}
+
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.wq_a, &l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
-                            &l.shared.w1, &l.shared.w3, &l.shared.w2})
+    for (const Tensor* t :
+         {&l.wq_a, &l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router, &l.shared.w1,
+          &l.shared.w3, &l.shared.w2, &l.embedding_gate, &l.embedding_out})
       if (t->rows > 0) f(*t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor& t : l.mix) f(t);
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
-                            &l.q_norm, &l.k_norm, &l.v_norm, &l.q_a_norm, &l.kv_a_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1,
-                            &l.b3, &l.b2, &l.router_bias, &l.choice_bias, &l.shared_gate, &l.sinks})
+    for (const Tensor* t : {&l.attn_norm,
+                            &l.ffn_norm,
+                            &l.post_attn_norm,
+                            &l.post_ffn_norm,
+                            &l.q_norm,
+                            &l.k_norm,
+                            &l.v_norm,
+                            &l.q_a_norm,
+                            &l.kv_a_norm,
+                            &l.bq,
+                            &l.bk,
+                            &l.bv,
+                            &l.bo,
+                            &l.b1,
+                            &l.b3,
+                            &l.b2,
+                            &l.router_bias,
+                            &l.choice_bias,
+                            &l.shared_gate,
+                            &l.sinks,
+                            &l.embedding_norm,
+                            &l.router_norm,
+                            &l.expert_norm,
+                            &l.ffn_out_norm,
+                            &l.expert_out_norm,
+                            &l.expert_scales})
       if (t->data) f(*t);
   if (w.embedding_norm.data) f(w.embedding_norm);
+  if (w.layer_projection.rows > 0) {
+    f(w.layer_projection);
+    f(w.layer_projection_norm);
+    if (!same_elements(w.embedding, w.output)) f(w.embedding);
+  }
   f(w.final_norm);
   f(w.output);
 }
@@ -52,9 +92,12 @@ static void for_each_weight(const Weights& w, F&& f) {
 uint64_t device_bytes(const Model& model) {
   uint64_t sum = 0;
   for_each_weight(model.weights, [&](const Tensor& t) { sum += device_bytes(t); });
-  for (const LayerWeights& l : model.weights.layers)
+  for (const LayerWeights& l : model.weights.layers) {
     for (const auto which : kOfExpert)
       if (has(l, which)) sum += device_bytes_of_experts(l, which);
+    for (const auto which : kOfHeads)
+      if (!(l.*which).empty()) sum += device_bytes_of_heads(l.*which);
+  }
   return sum;
 }
 
@@ -87,33 +130,40 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
   };
   // Goes in the order of the file, so that pages are touched as they are read ahead.
   struct Item {
-    const Tensor* tensor;
-    const LayerWeights* layer;     // null: not experts
-    Tensor ExpertWeights::*which;  // one of the matrices of the layer's experts
-    bool on_host;
+    const void* data;
+    uint64_t bytes;
+    std::function<void()> add;
   };
   std::vector<Item> items;
   for_each_weight(model.weights, [&](const Tensor& t) {
-    items.push_back({&t, nullptr, nullptr, false});
+    items.push_back({t.data, device_bytes(t), [this, &t] { add(t); }});
   });
   const std::vector<LayerWeights>& layers = model.weights.layers;
-  for (size_t i = 0; i < layers.size(); ++i)
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerWeights& l = layers[i];
     for (const auto which : kOfExpert)
-      if (has(layers[i], which)) {
+      if (has(l, which)) {
         const bool matrix = std::find(kOfExpert, kOfExpert + kMatricesOfExpert, which) !=
                             kOfExpert + kMatricesOfExpert;
-        items.push_back({&(layers[i].experts[0].*which), &layers[i], which,
-                         matrix && i + host_expert_layers >= layers.size()});
+        const bool on_host = matrix && i + host_expert_layers >= layers.size();
+        items.push_back({(l.experts[0].*which).data, device_bytes_of_experts(l, which),
+                         [this, &l, which, on_host] { add_experts(l, which, on_host); }});
       }
+    for (const auto which : kOfHeads)
+      if (const std::vector<Tensor>& heads = l.*which; !heads.empty())
+        items.push_back({heads[0].data, device_bytes_of_heads(heads),
+                         [this, &heads] { add_heads(heads); }});
+  }
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-    return std::less<>()(a.tensor->data, b.tensor->data);
+    return std::less<>()(a.data, b.data);
   });
   for (const Item& item : items) {
-    if (item.layer) add_experts(*item.layer, item.which, item.on_host);
-    else add(*item.tensor);
-    tell(item.layer ? device_bytes_of_experts(*item.layer, item.which)
-                    : device_bytes(*item.tensor));
+    item.add();
+    tell(item.bytes);
   }
+  const Weights& w = model.weights;
+  if (w.layer_projection.rows > 0 && same_elements(w.embedding, w.output))
+    matrices_[&w.embedding] = matrix(w.output);
   end_upload();
 }
 
@@ -128,11 +178,6 @@ void DeviceWeights::end_upload() {
   stream_.wait("uploading the weights");
   if (!on_host_.empty()) return;  // stage() still needs the staging buffers
   for (Buffer& b : staging_) b = Buffer();
-}
-
-// Tells whether two tensors have the same elements in the same place.
-static bool same_elements(const Tensor& a, const Tensor& b) {
-  return a.data == b.data && a.source == b.source && a.seed == b.seed && a.type == b.type;
 }
 
 // The output is there once if it is the model's.
@@ -193,6 +238,14 @@ void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights:
   const Matrix m = place(first, n * first.rows);
   for (int64_t e = 0; e < n; ++e)
     fill(layer.experts[e].*which, rows_of(m, e * first.rows, first.rows));
+  matrices_[&first] = m;
+}
+
+void DeviceWeights::add_heads(const std::vector<Tensor>& heads) {
+  const Tensor& first = heads[0];
+  const Matrix m = place(first, first.rows * static_cast<int64_t>(heads.size()));
+  for (size_t h = 0; h < heads.size(); ++h)
+    fill(heads[h], rows_of(m, static_cast<int64_t>(h) * first.rows, first.rows));
   matrices_[&first] = m;
 }
 

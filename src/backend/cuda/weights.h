@@ -15,7 +15,8 @@ namespace riffle::cuda {
 // Bytes a tensor takes on the device.
 uint64_t device_bytes(const Tensor& tensor);
 // Returns the device bytes of a whole model. The embedding stays on the host unless it is the
-// output matrix as well: a step needs one row of it.
+// output matrix as well, since a step needs one row of it, or the model has per-layer embeddings.
+// These stay on the host, mostly in the file; a token needs one row of them.
 uint64_t device_bytes(const Model& model);
 // Returns the device bytes of the MTP layer's weights. Its output matrix is counted only if it is
 // not the model's.
@@ -45,6 +46,8 @@ class DeviceWeights {
   const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     return matrix(layer.experts[0].*which);
   }
+  // The matrices of a layer's heads in one: the rows of head h follow those of head h - 1.
+  const Matrix& heads(const std::vector<Tensor>& of) const { return matrix(of[0]); }
   // Tells whether the experts are in host memory. Then experts() has no data.
   bool experts_on_host(const LayerWeights& layer) const { return on_host_.count(&layer) > 0; }
   // Copies experts first, first + 1, ... from host memory to `to`, as many as it holds.
@@ -66,6 +69,7 @@ class DeviceWeights {
   void end_upload();
   void add(const Tensor& tensor);
   void add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which, bool on_host);
+  void add_heads(const std::vector<Tensor>& heads);
   Matrix place(const Tensor& tensor, int64_t rows);
   void fill(const Tensor& tensor, const Matrix& matrix);
   void upload(const Tensor& tensor, const Matrix& matrix);

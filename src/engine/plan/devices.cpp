@@ -40,24 +40,6 @@ const DeviceEntry& entry_of(DeviceKind kind) {
 
 }  // namespace
 
-// Returns what a model needs that the CUDA kernels lack; null: nothing.
-static const char* beyond_cuda(const Config& c) {
-  const Routing& routing = c.experts.routing;
-  if (c.latent) return "multi-head latent attention";
-  if (std::ranges::any_of(c.layers, [](const LayerConfig& l) { return l.kv_source >= 0; }))
-    return "layers that attend to an earlier layer's keys and values";
-  if (c.layer_embedding_dim > 0) return "per-layer embeddings";
-  if (c.experts.next_to_ffn) return "experts next to the FFN of a layer";
-  if (c.layer_norm) return "norms that subtract the mean";
-  if (c.norm_after_rope) return "norms of q and k after RoPE";
-  if (c.uneven_heads()) return "layers with different numbers of query heads";
-  if (c.softplus_gate) return "a softplus gate on attention's output";
-  if (c.activation == Activation::XIELU) return "xIELU activations";
-  if (c.experts.n > 0 && routing.choice_bias && !routing.sigmoid)
-    return "experts that are chosen by a softmax and a bias";
-  return nullptr;
-}
-
 // Tells whether a GPU can run this model with this selector. note gets the GPU's name, or the
 // reason why it cannot.
 static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
@@ -68,19 +50,12 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
          selector->name(), host_only);
-  // With device auto, a machine without a usable GPU keeps that reason in the note.
-  const char* const lacking = beyond_cuda(config);
-  if (lacking && (r.options.device == DeviceKind::CUDA || cuda_usable(note))) {
-    note =
-        format("the model has %s, for which riffle has no CUDA kernels: use device cpu", lacking);
-    return false;
-  }
   if (!cuda_usable(note)) return false;
   if (host_only) {
     note = format("selector %s %s: it needs device cpu or emu", selector->name(), host_only);
     return false;
   }
-  if (r.chooses_tiles() && !cuda_chooses_tiles(note)) return false;
+  if (r.chooses_tiles() && !cuda_chooses_tiles(config, note)) return false;
   return cuda_shape_supported(config, r.layout, note);
 }
 

@@ -51,12 +51,17 @@ double largest_difference(const std::vector<std::vector<float>>& a,
 
 }  // namespace
 
-TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][experts]") {
+// Experts, and operations that few families have: shared KV, per-layer embeddings, norms of their
+// own, query heads by layer, other activations.
+TEST_CASE("cuda: a row has the same bits in every batch", "[cuda][experts][families]") {
   if (skip()) return;
   const TempDir temp;
-  for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    if (c.name != "qwen3moe_wide") continue;
-    for (const KvKind kv : {KvKind::F32, KvKind::F16}) {
+  for (const char* name :
+       {"qwen3moe_wide", "ernie4_5_moe_wide", "gemma4_moe_wide", "gemma4_e4b", "gemma4_images",
+        "laguna_wide", "cohere2_wide", "hunyuan_wide", "apertus_wide"}) {
+    const TinyCheckpoint c = tiny_checkpoint(name);
+    for (const KvKind kv : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
+      INFO(name << ", KV " << static_cast<int>(kv));
       ContextOptions o = tiny_options(c, options(), kv);
       o.device = DeviceKind::CUDA;
       o.n_sessions = 20;
@@ -78,7 +83,7 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    if (c.name != "qwen3moe_wide" && c.name != "gpt_oss") continue;
+    if (c.name != "qwen3moe_wide" && c.name != "gpt_oss" && c.name != "gemma4_moe_wide") continue;
     INFO(c.name);
     ContextOptions o = tiny_options(c, options(), KvKind::F32);
     o.device = DeviceKind::CUDA;

@@ -11,6 +11,7 @@
 #include "tests/kernels/cuda/linear.h"
 
 using namespace riffle::cuda;
+using riffle::route_by_biased_softmax;
 using riffle::route_by_sigmoid;
 using riffle::route_row;
 using riffle::Routed;
@@ -56,6 +57,29 @@ TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
         CHECK(normed.download() == want.download());
         const std::vector<Routed> same = again.download();
         CHECK(std::memcmp(same.data(), got.data(), same.size() * sizeof(Routed)) == 0);
+      }
+      // Gemma 4 scales scores, and the experts' weights.
+      const std::vector<float> scales = random_floats(g, n);
+      const DeviceArray<float> scales_d(scales);
+      DeviceArray<Routed> scaled(std::vector<Routed>(rows * used));
+      r.normed = nullptr;
+      r.score_scale = 0.5f;
+      r.expert_scales = scales_d.get();
+      r.routing.scale = 1.5f;
+      r.routed = scaled.get();
+      check_cuda(route(r, nullptr));
+      const std::vector<Routed> of_scaled = scaled.download();
+      for (int i = 0; i < rows; ++i) {
+        std::vector<float> halves(scores.begin() + i * n, scores.begin() + (i + 1) * n);
+        for (float& s : halves) s *= 0.5f;
+        std::vector<Routed> want(used);
+        route_row(halves.data(), n, used, renormalised, want.data());
+        for (int k = 0; k < used; ++k) {
+          const Routed& mine = of_scaled[i * used + k];
+          CHECK(mine.expert == want[k].expert);
+          if (i != 3)
+            CHECK(std::fabs(mine.weight - want[k].weight * scales[want[k].expert] * 1.5f) <= 2e-6);
+        }
       }
       for (int i = 0; i < rows; ++i) {
         std::vector<Routed> want(used);
@@ -123,6 +147,76 @@ TEST_CASE("route by sigmoid chooses what the scalar twin chooses", "[cuda][exper
             wrong += mine.expert != other.expert && !(apart > 0 && apart <= 1e-6f);
             const bool same_nan = std::isnan(mine.weight) && std::isnan(other.weight);
             wrong += !same_nan && !(std::fabs(mine.weight - other.weight) <= 3e-6f);
+          }
+          INFO("row " << i);
+          CHECK(wrong == 0);
+        }
+      }
+}
+
+// The same for softmax values plus a bias and for groups. There are no NaNs: in a group they may
+// count for more here than they do on the CPU.
+TEST_CASE("route by biased softmax, and in groups, chooses what the scalar twin chooses",
+          "[cuda][experts]") {
+  if (skip()) return;
+  Rng g(7);
+  const int rows = 9;
+  struct Shape {
+    int n, used, groups, used_groups;
+  };
+  for (const auto& [n, used, groups, used_groups] : {Shape{1, 1, 1, 1},
+                                                     {7, 3, 1, 1},
+                                                     {64, 6, 1, 1},
+                                                     {64, 6, 8, 3},
+                                                     {64, 4, 32, 2},
+                                                     {128, 8, 64, 4},
+                                                     {256, 8, 8, 4},
+                                                     {1000, 10, 4, 1}})
+    for (const bool renormalised : {true, false})
+      for (const bool sigmoid : {true, false}) {
+        INFO(n << " experts in " << groups << " groups, " << used << " used, renormalised "
+               << renormalised << ", sigmoid " << sigmoid);
+        std::vector<float> scores = random_floats(g, rows * n, 3),
+                           bias = random_floats(g, n, sigmoid ? 1 : 0.02f);
+        for (int e = 0; e < n; e += 2) scores[2 * n + e] = 1, bias[e] = 0.01f;  // equal ones
+        for (int e = 0; e < n; ++e) scores[4 * n + e] = sigmoid ? 40 : 0;       // all are equal
+        Routing routing;
+        routing.sigmoid = sigmoid;
+        routing.choice_bias = true;
+        routing.least_sum = 1e-12f;
+        routing.scale = 2.5f;
+        routing.n_groups = groups;
+        routing.used_groups = used_groups;
+        const DeviceArray<float> on_device(scores), bias_d(bias);
+        DeviceArray<Routed> routed(std::vector<Routed>(rows * used));
+        Route r;
+        r.scores = on_device.get();
+        r.n = rows;
+        r.n_experts = n;
+        r.n_used = used;
+        r.renormalised = renormalised;
+        r.routing = routing;
+        r.choice_bias = bias_d.get();
+        r.routed = routed.get();
+        check_cuda(route(r, nullptr));
+        const std::vector<Routed> got = routed.download();
+        for (int i = 0; i < rows; ++i) {
+          std::vector<float> s(scores.begin() + i * n, scores.begin() + (i + 1) * n);
+          std::vector<Routed> want(used);
+          if (sigmoid)
+            route_by_sigmoid(s.data(), bias.data(), n, used, renormalised, routing, want.data());
+          else
+            route_by_biased_softmax(s.data(), bias.data(), n, used, renormalised, routing,
+                                    want.data());
+          int wrong = 0;
+          for (int k = 0; k < used; ++k) {
+            const Routed &mine = got[i * used + k], &other = want[k];
+            REQUIRE((mine.expert >= 0 && mine.expert < n));
+            const float apart = std::fabs(s[mine.expert] + bias[mine.expert] - s[other.expert] -
+                                          bias[other.expert]);
+            wrong += mine.expert != other.expert && !(apart > 0 && apart <= 1e-6f);
+            const float weight = sigmoid ? other.weight : other.weight * routing.scale;
+            wrong += !(std::fabs(mine.weight - weight) <= 6e-6f);
           }
           INFO("row " << i);
           CHECK(wrong == 0);
@@ -337,12 +431,18 @@ TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
     check_cuda(combine_rows(yd.get(), routed_d.get(), ordered ? at_d.get() : nullptr, n, used, dim,
                             sum.get(), false, nullptr));
     const std::vector<float> got = sum.download();
+    DeviceArray<float> only(x.size());
+    only.poison();
+    check_cuda(combine_rows(yd.get(), routed_d.get(), ordered ? at_d.get() : nullptr, n, used, dim,
+                            only.get(), false, nullptr, {}, false));
+    const std::vector<float> sums = only.download();
     for (int64_t i = 0; i < n; ++i)
       for (int64_t c = 0; c < dim; ++c) {
         float want = 0;
         for (int64_t k = i * used; k < (i + 1) * used; ++k)
           want = std::fma(routed[k].weight, y[(ordered ? at[k] : k) * dim + c], want);
         wrong += got[i * dim + c] != x[i * dim + c] + want;
+        wrong += sums[i * dim + c] != want;
       }
     CHECK(wrong == 0);
     // The shared expert's output comes on top, with and without its share.

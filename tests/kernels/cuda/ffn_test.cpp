@@ -108,6 +108,38 @@ TEST_CASE("relu_squared against float64", "[cuda]") {
   CHECK((five[3] == 0 && five[4] == 1));
 }
 
+TEST_CASE("xielu against the CPU's function", "[cuda]") {
+  if (skip()) return;
+  Rng g(24);
+  const int64_t width = 33, rows = 71, count = width * rows;
+  const float values[4] = {0.8f, -0.5f, 0.5f, -1e-6f};
+  const riffle::XieluFactors factors = riffle::xielu_factors(values);
+  auto x = random_floats(g, count, 30);
+  x[0] = 0, x[1] = -0.0f, x[2] = -1e-7f, x[3] = -200, x[4] = 1e-3f;
+  const auto bias = random_floats(g, width, 10);
+  for (const bool biased : {false, true}) {
+    DeviceArray<float> in_place(x);
+    DeviceArray<uint16_t> bf16(static_cast<size_t>(count));
+    const DeviceArray<float> xd(x), bias_d(bias);
+    const float* const b = biased ? bias_d.get() : nullptr;
+    check_cuda(xielu(in_place.get(), count, WType::F32, in_place.get(), WType::F32, factors,
+                     nullptr, b, width));
+    check_cuda(
+        xielu(xd.get(), count, WType::F32, bf16.get(), WType::BF16, factors, nullptr, b, width));
+    const auto got = in_place.download();
+    const auto got16 = bf16.download();
+    int wrong = 0;
+    for (int64_t i = 0; i < count; i++) {
+      const float v = x[i] + (biased ? bias[i % width] : 0), want = riffle::xielu(v, factors);
+      // Terms of both signs are added.
+      wrong += !(std::fabs(got[i] - want) <= 1e-6 * (std::fabs(v) + v * v) + 1e-12);
+      wrong += !(std::fabs(value_of_bf16(got16[i]) - got[i]) <= 4e-3 * std::fabs(got[i]));
+    }
+    INFO("biased " << biased);
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("split_heads separates queries from their gates", "[cuda]") {
   if (skip()) return;
   Rng g(24);

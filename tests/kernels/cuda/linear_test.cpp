@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/common/half.h"
+#include "kernels/common/softplus.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/gemv/gemv.h"
 #include "kernels/cuda/layer/layer.h"
@@ -362,6 +363,39 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
   }
 }
 
+TEST_CASE("rmsnorm that subtracts the mean, against float64", "[cuda]") {
+  if (skip()) return;
+  Rng g(15);
+  for (const int64_t dim : {1, 2, 30, 31, 512, 4096, 5001}) {
+    const int64_t n = 3, ldo = dim + 5;
+    auto x = random_floats(g, n * dim, 3);
+    for (float& v : x) v += 2;  // the mean is as large as the distances from it
+    const auto weight = random_floats(g, dim);
+    const DeviceArray<float> xd(x), wd(weight);
+    DeviceArray<float> y(n * ldo);
+    y.poison();
+    check_cuda(rmsnorm(xd.get(), wd.get(), n, dim, 1e-5f, y.get(), WType::F32, nullptr, ldo, true));
+    const auto got = y.download();
+    bool right = true, kept = true;
+    for (int64_t i = 0; i < n; i++) {
+      double sum = 0, squares = 0;
+      for (int64_t j = 0; j < dim; j++) sum += x[i * dim + j];
+      const double mean = sum / static_cast<double>(dim);
+      for (int64_t j = 0; j < dim; j++)
+        squares += (x[i * dim + j] - mean) * (x[i * dim + j] - mean);
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(dim) + 1e-5f);
+      for (int64_t j = 0; j < dim; j++) {
+        const double want = (x[i * dim + j] - mean) * scale * weight[j];
+        right &= std::fabs(got[i * ldo + j] - want) <= 2e-6 * (1 + scale);
+      }
+      for (int64_t j = dim; j < ldo; j++) kept &= std::isnan(got[i * ldo + j]);
+    }
+    INFO("dim " << dim);
+    CHECK(right);
+    CHECK(kept);
+  }
+}
+
 TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   if (skip()) return;
   Rng g(5);
@@ -452,6 +486,28 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
     CHECK(
         (four[0] == 0 && four[1] == -65504.0f * 65504 && four[2] == 65504 && std::isnan(four[3])));
   }
+}
+
+TEST_CASE("softplus_gate against the CPU's function", "[cuda]") {
+  if (skip()) return;
+  Rng g(16);
+  for (const int64_t width : {1, 64, 77})
+    for (const int64_t n : {1, 30, 1000}) {
+      INFO(n << " gates of " << width << " values");
+      const auto x = random_floats(g, n * width, 3);
+      auto gate = random_floats(g, n, 30);
+      gate[n / 2] = n == 1 ? 300 : -300;
+      DeviceArray<float> xd(x);
+      const DeviceArray<float> gate_d(gate);
+      check_cuda(softplus_gate(xd.get(), gate_d.get(), n, width, nullptr));
+      const auto got = xd.download();
+      bool right = true;
+      for (int64_t i = 0; i < n * width; i++) {
+        const float want = x[i] * riffle::softplus(gate[i / width]);
+        right &= std::fabs(got[i] - want) <= 1e-6 * (1e-30 + std::fabs(want));
+      }
+      CHECK(right);
+    }
 }
 
 TEST_CASE("sigmoid_gate and softcap against float64", "[cuda]") {

@@ -162,6 +162,95 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
   }
 }
 
+// Norms follow the rotation of queries and keys: each head becomes what a norm of the rotated head
+// gives, up to rounding.
+TEST_CASE("rope and both appends apply norms after the rotation", "[cuda]") {
+  if (skip()) return;
+  Rng g(12);
+  const float eps = 1e-5f;
+  for (const int d : {2, 64, 80, 256})
+    for (const KvType type : {KvType::F32, KvType::Q8}) {
+      INFO("head_dim " << d << " type " << static_cast<int>(type));
+      const RopePairs pairs{false, d};
+      const int n = 5, n_heads = 4, n_kv = 2, block_size = 16;
+      const int64_t ldq = n_heads * d, ldk = n_kv * d, pos0 = 3;
+      const bool transforms = type == KvType::Q8;
+      const KvLayout layout = layout_of(type, block_size, d);
+      const auto table = cos_sin_table(100, d, pairs), q = random_floats(g, n * ldq, 2),
+                 key = random_floats(g, n * ldk, 4), value = random_floats(g, n * ldk),
+                 q_weight = random_floats(g, d), k_weight = random_floats(g, d);
+      const DeviceArray<float> table_d(device_table(table, d, pairs)), key_d(key), value_d(value),
+          q_weight_d(q_weight), k_weight_d(k_weight);
+      // Normalises heads of rows that were rotated.
+      const auto normalise = [&](std::vector<float>& rows, const std::vector<float>& weight) {
+        for (size_t head = 0; head < rows.size(); head += d) {
+          double squares = 0;
+          for (int j = 0; j < d; j++) squares += double(rows[head + j]) * rows[head + j];
+          const double scale = 1 / std::sqrt(squares / d + eps);
+          for (int j = 0; j < d; j++)
+            rows[head + j] = static_cast<float>(rows[head + j] * scale * weight[j]);
+        }
+      };
+      DeviceArray<float> rotated_q(q), rotated_k(key), q_d(q), step_q(q);
+      check_cuda(rope(rotated_q.get(), n, ldq, n_heads, d, table_d.get(), pos0, pairs, false, {}));
+      check_cuda(rope(rotated_k.get(), n, ldk, n_kv, d, table_d.get(), pos0, pairs, false, {}));
+      auto want_q = rotated_q.download(), want_k = rotated_k.download();
+      normalise(want_q, q_weight);
+      normalise(want_k, k_weight);
+      if (transforms)
+        for (size_t head = 0; head < want_q.size(); head += d) hadamard(&want_q[head], d);
+      const HeadNorm q_norm{q_weight_d.get(), eps}, k_norm{k_weight_d.get(), eps};
+      check_cuda(rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, pairs, transforms,
+                      nullptr, q_norm));
+      const auto near = [](const std::vector<float>& a, const std::vector<float>& b) {
+        double worst = 0;
+        for (size_t i = 0; i < b.size(); i++)
+          worst = std::max(worst, double(std::fabs(a[i] - b[i])) / (1 + std::fabs(b[i])));
+        return worst <= 3e-6;
+      };
+      const auto got_q = q_d.download();
+      CHECK(near(got_q, want_q));
+
+      // A prompt of the tokens, and steps at the same positions: the same keys.
+      const int64_t n_blocks = 1, tail_bytes = n_kv * layout.block_bytes;
+      DeviceArray<uint8_t> blocks(n_kv * n_blocks * layout.block_bytes), tails(n * tail_bytes);
+      blocks.poison(0);
+      tails.poison(0);
+      check_cuda(rope_append_prefill(key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(), pos0,
+                                     pairs, reinterpret_cast<std::byte*>(blocks.get()), n_blocks,
+                                     layout, nullptr, nullptr, k_norm));
+      std::vector<StepSequence> sequences(n);
+      for (int i = 0; i < n; i++) {
+        sequences[i].n_tokens = static_cast<int32_t>(pos0 + i + 1);
+        sequences[i].tail = reinterpret_cast<std::byte*>(tails.get() + i * tail_bytes);
+      }
+      const DeviceArray<StepSequence> sequences_d(sequences);
+      RopeAppendStep a;
+      a.q = step_q.get(), a.k = key_d.get(), a.v = value_d.get(), a.ldq = ldq, a.ldk = ldk, a.n = n;
+      a.n_heads = n_heads, a.n_kv_heads = n_kv, a.cos_sin = a.query_cos_sin = table_d.get();
+      a.pairs = pairs, a.q_norm = q_norm, a.k_norm = k_norm, a.sequences = sequences_d.get();
+      a.layout = layout;
+      check_cuda(rope_append_step(a, nullptr));
+      CHECK(same_bits(step_q.download(), got_q));
+      const auto in_blocks = blocks.download(), in_tails = tails.download();
+      const int64_t row = layout.value_offset / block_size;
+      bool same = true;
+      for (int i = 0; i < n; i++)
+        for (int h = 0; h < n_kv; h++) {
+          const uint8_t *const
+              block = &in_blocks[h * layout.block_bytes + (pos0 + i) * row],
+              *const tail = &in_tails[i * tail_bytes + h * layout.block_bytes + (pos0 + i) * row];
+          same &= std::memcmp(block, tail, row) == 0;
+          same &= std::memcmp(block + layout.value_offset, tail + layout.value_offset, row) == 0;
+          if (type != KvType::F32) continue;
+          std::vector<float> got(d);
+          std::memcpy(got.data(), block, d * sizeof(float));
+          CHECK(near(got, {&want_k[i * ldk + h * d], &want_k[i * ldk + (h + 1) * d]}));
+        }
+      CHECK(same);
+    }
+}
+
 TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
   if (skip()) return;
   Rng g(12);
