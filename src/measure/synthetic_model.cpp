@@ -34,7 +34,47 @@ struct Shape {
   bool query_gate = false;
   Activation activation = Activation::SILU;
   int n_ctx = 131072;
+  void (*refine)(Config& c) = nullptr;  // sets what the members above do not say; null: nothing
 };
+
+// Gemma 4: two kinds of heads, normalised values that are the keys in layers without a window, and
+// experts next to each FFN.
+void refine_gemma4(Config& c) {
+  c.ropes.resize(2);
+  c.ropes[0].theta = 1e6f;
+  c.ropes[0].rotated = 128;
+  c.ropes[1].theta = 1e4f;
+  c.ropes[1].head_dim = 256;
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    LayerConfig& l = c.layers[i];
+    if (i % 6 == 5) {
+      l.value_is_key = true;
+      continue;
+    }
+    l.window = 1024;
+    l.rope = 1;
+    l.head_dim = 256;
+    l.n_kv_heads = 8;
+  }
+  c.value_norm = c.post_norm = true;
+  c.post_norm_eps = c.norm_eps;
+  c.embedding_scale = std::sqrt(static_cast<float>(c.dim));
+  c.logit_softcap = 30;
+  c.experts.next_to_ffn = true;
+  c.experts.score_scale = 1 / std::sqrt(static_cast<float>(c.dim));
+  c.set_score_scale(1);
+}
+
+// GLM-4.7-Flash: multi-head latent attention, and a first layer without experts.
+void refine_glm_flash(Config& c) {
+  LatentConfig& l = c.latent;
+  l.kv_rank = 512, l.q_rank = 768, l.nope_dim = 192, l.rope_dim = 64, l.value_dim = 256;
+  l.query_scale = std::sqrt(static_cast<float>(c.head_dim) / static_cast<float>(l.query_dim()));
+  c.rope_interleaved = true;
+  c.ropes[0].head_dim = l.rope_dim;
+  c.ropes[0].skipped = l.kv_rank;
+  c.layers[0].has_experts = false;
+}
 
 // The shapes of Qwen3.5 to 3.8 have these sizes in common.
 constexpr Shape qwen35(const char* name, int dim, int hidden_dim, int n_layers, int n_heads,
@@ -101,6 +141,38 @@ constexpr Shape kShapes[] = {
      .rotated = -1,
      .activation = Activation::RELU_SQUARED,
      .n_ctx = 1048576},
+    {.name = "gemma-4-26b-a4b",
+     .dim = 2816,
+     .hidden_dim = 2112,
+     .n_layers = 30,
+     .n_heads = 16,
+     .n_kv_heads = 2,
+     .head_dim = 512,
+     .vocab_size = 262144,
+     .tied_output = true,
+     .architecture = "gemma4",
+     .qk_norm = QkNorm::HEAD,
+     .experts = {.n = 128, .n_used = 8, .hidden_dim = 704},
+     .activation = Activation::GELU_TANH,
+     .n_ctx = 262144,
+     .refine = refine_gemma4},
+    {.name = "glm-4.7-flash",
+     .dim = 2048,
+     .hidden_dim = 10240,
+     .n_layers = 47,
+     .n_heads = 20,
+     .n_kv_heads = 1,
+     .head_dim = 576,
+     .vocab_size = 154880,
+     .tied_output = false,
+     .architecture = "deepseek2",
+     .experts = {.n = 64,
+                 .n_used = 4,
+                 .hidden_dim = 1536,
+                 .routing = {.sigmoid = true, .choice_bias = true, .sum_eps = 1e-20f, .scale = 1.8f},
+                 .shared_dim = 1536},
+     .n_ctx = 202752,
+     .refine = refine_glm_flash},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
@@ -269,6 +341,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   c.query_gate = s.query_gate;
   c.activation = s.activation;
   set_layers(s, &c);
+  if (s.refine) s.refine(c);
   c.tied_output = s.tied_output;
   model->format = "synthetic";
   model->gguf_names = model->file_names = family_of_architecture(s.architecture)->gguf_names;
@@ -295,8 +368,6 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   };
   const auto norm_of = [&](int64_t width) { return values_of(1, width); };
   const auto norm = [&] { return norm_of(s.dim); };
-  const int64_t q_width = int64_t{s.n_heads} * s.head_dim,
-                kv_width = int64_t{s.n_kv_heads} * s.head_dim;
   Weights& w = model->weights;
   w.embedding = matrix(s.vocab_size, s.dim);
   w.layers.resize(s.n_layers);
@@ -308,12 +379,28 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   for (int i = 0; i < c.n_layers; ++i) {
     LayerWeights& l = w.layers[i];
     if (c.attends(i) || c.recurs(i)) l.attn_norm = norm();
-    if (c.attends(i)) {
+    if (c.attends(i) && c.latent) {
+      const LatentConfig& latent = c.latent;
+      l.wq_a = matrix(latent.q_rank, s.dim);
+      l.q_a_norm = norm_of(latent.q_rank);
+      l.wq = matrix(int64_t{s.n_heads} * latent.query_dim(), latent.q_rank);
+      l.wk = matrix(latent.rope_dim, s.dim);
+      l.wv = matrix(latent.kv_rank, s.dim);
+      l.kv_a_norm = norm_of(latent.kv_rank);
+      for (int h = 0; h < s.n_heads; ++h) {
+        l.k_b.push_back(matrix(latent.kv_rank, latent.nope_dim));
+        l.v_b.push_back(matrix(latent.value_dim, latent.kv_rank));
+      }
+      l.wo = matrix(s.dim, int64_t{s.n_heads} * latent.value_dim);
+    } else if (c.attends(i)) {
+      const int64_t q_width = c.q_width(i), kv_width = c.kv_width(i);
+      const int d = c.head_size(i);
       l.wq = matrix(c.query_gate ? 2 * q_width : q_width, s.dim);
       l.wk = matrix(kv_width, s.dim);
-      l.wv = matrix(kv_width, s.dim);
+      l.wv = c.layers[i].value_is_key ? l.wk : matrix(kv_width, s.dim);
       l.wo = matrix(s.dim, q_width);
-      if (c.qk_norm == QkNorm::HEAD) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
+      if (c.qk_norm == QkNorm::HEAD) l.q_norm = norm_of(d), l.k_norm = norm_of(d);
+      if (c.value_norm) l.v_norm = norm_of(d);
     } else if (c.recurs(i)) {
       for (const MixTensor& t : recurrent_tensors(c))
         l.mix.push_back(t.role == MixTensor::PRODUCT ? matrix(t.rows, t.cols)
@@ -324,9 +411,14 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     }
     if (!c.layers[i].has_ffn) continue;
     l.ffn_norm = norm();
-    if (s.experts.n == 0) {
+    if (c.post_norm) l.post_attn_norm = norm(), l.post_ffn_norm = norm();
+    if (!c.layers[i].has_experts || c.experts.next_to_ffn)
       ffn(s.hidden_dim, &l.w1, &l.w3, &l.w2);
-      continue;
+    if (!c.layers[i].has_experts) continue;
+    if (c.experts.next_to_ffn) {
+      l.router_norm = norm(), l.expert_norm = norm();
+      l.ffn_out_norm = norm(), l.expert_out_norm = norm();
+      l.expert_scales = values_of(1, s.experts.n);
     }
     l.router = matrix_of(DType::F32, s.experts.n, s.dim);
     l.experts.resize(s.experts.n);

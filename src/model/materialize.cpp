@@ -14,10 +14,11 @@ static std::vector<Tensor*> tensors_of(Weights& w) {
   for (Tensor* t : {&w.layer_embedding, &w.layer_projection})
     if (t->rows > 0) all.push_back(t);
   for (LayerWeights& l : w.layers) {
-    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
+    for (Tensor* t : {&l.wq_a, &l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
                       &l.embedding_gate, &l.embedding_out})
       if (t->rows > 0) all.push_back(t);
-    for (Tensor& t : l.mix) all.push_back(&t);
+    for (std::vector<Tensor>* list : {&l.mix, &l.k_b, &l.v_b})
+      for (Tensor& t : *list) all.push_back(&t);
     for (Tensor* t : {&l.shared.w1, &l.shared.w3, &l.shared.w2})
       if (t->rows > 0) all.push_back(t);
     for (ExpertWeights& e : l.experts)

@@ -1,6 +1,6 @@
 // Multi-head latent attention: products of heads that have a matrix each, and attended latents.
 #include "backend/cuda/cuda_device.h"
-#include "backend/cuda/prompt_memory.h"
+#include "backend/cuda/running_memory.h"
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
