@@ -36,7 +36,12 @@ inline bool decodes_head_dim(int d) {
 // Decode attention is compiled for these few head sizes. Heads of other sizes are padded with zeros
 // to the next one.
 inline int padded_dim(int d) {
-  return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : d <= 256 ? 256 : d <= 512 ? 512 : kLatentDim;
+  return d <= 32    ? 32
+         : d <= 64  ? 64
+         : d <= 128 ? 128
+         : d <= 256 ? 256
+         : d <= 512 ? 512
+                    : kLatentDim;
 }
 // Returns f(D), where D is padded_dim(head_dim) as a constant (std::integral_constant), for heads
 // of at most kMaxNarrowDim.

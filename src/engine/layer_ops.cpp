@@ -44,6 +44,9 @@ void LayerOps::mix_in(const LayerWeights& w, const float* x, int64_t n, Phase ph
 LinearOut LayerOps::query_product(const LayerWeights& w, int layer, const ForwardBuffers& b) const {
   const Config& c = model_.config;
   const int64_t width = c.q_width(layer);
+  if (const LatentConfig& l = c.latent; l && l.q_rank > 0)
+    return {&w.wq_a, b.q.as<float>(), l.q_rank};
+  else if (l) return {&w.wq, b.att.as<float>(), int64_t(c.n_heads) * l.query_dim()};
   if (!c.query_gate) return {&w.wq, b.q.as<float>(), width, &w.bq};
   return {&w.wq, b.both.as<float>(), 2 * width, &w.bq};
 }
@@ -73,26 +76,21 @@ void LayerOps::finish_keys(const LayerWeights& w, int layer, int64_t n, const Fo
   norm_qk(b.v.as<float>(), n, width, w.v_norm);
 }
 
-void LayerOps::latent_queries(const LayerWeights& w, int layer, const float* x, int64_t n,
-                              Phase phase, const ForwardBuffers& b) {
+void LayerOps::latent_queries(const LayerWeights& w, int layer, int64_t n, Phase phase,
+                              const ForwardBuffers& b) {
   const Config& c = model_.config;
   const LatentConfig& l = c.latent;
   float *const q = b.q.as<float>(), *const raw = b.att.as<float>();
   const int64_t raw_width = int64_t(c.n_heads) * l.query_dim(), width = c.q_width(layer);
-  Linear product;
-  product.x = x;
-  product.n = n;
-  product.norm = &w.attn_norm;
-  product.phase = phase;
   if (l.q_rank > 0) {
-    product.outs[0] = {&w.wq_a, q, l.q_rank};
-    device_.linear(product);
     device_.norm_heads(q, n, 1, w.q_a_norm);
+    Linear product;
     product.x = q;
-    product.norm = nullptr;
+    product.n = n;
+    product.phase = phase;
+    product.outs[0] = {&w.wq, raw, raw_width};
+    device_.linear(product);
   }
-  product.outs[0] = {&w.wq, raw, raw_width};
-  device_.linear(product);
   device_.multiply_heads(
       {&w.k_b, raw, raw_width, l.query_dim(), q, width, c.head_size(layer), n, l.rope_dim, phase});
   device_.scale(q, n * width, l.query_scale);
@@ -117,14 +115,14 @@ void LayerOps::attend(Step& step, int layer, const ForwardBuffers& b, float* x, 
   qkv.norm = &w.attn_norm;
   const bool own_kv = c.layers[layer].kv_source < 0;
   qkv.n_outs = 0;
-  if (!c.latent) qkv.outs[qkv.n_outs++] = query_product(w, layer, b);
+  qkv.outs[qkv.n_outs++] = query_product(w, layer, b);
   if (own_kv) {
     qkv.outs[qkv.n_outs++] = key_product(w, layer, b);
     qkv.outs[qkv.n_outs++] = value_product(w, layer, b);
   }
   device_.linear(qkv);
   if (c.latent) {
-    latent_queries(w, layer, x, n, Phase::Decode, b);
+    latent_queries(w, layer, n, Phase::Decode, b);
   } else {
     take_queries(layer, n, b);
     if (!c.norm_after_rope) norm_qk(b.q.as<float>(), n, c.q_width(layer), w.q_norm);

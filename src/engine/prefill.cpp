@@ -255,7 +255,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.outs[0] = ops_->key_product(w, r.layer, a);
   qkv.outs[1] = ops_->value_product(w, r.layer, a);
   qkv.outs[2] = ops_->query_product(w, r.layer, a);
-  qkv.n_outs = skip == 0 && !c.latent ? 3 : 2;
+  qkv.n_outs = skip == 0 ? 3 : 2;
   device_->linear(qkv);
   ops_->finish_keys(w, r.layer, rows, a);
   r.prompt->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first);
@@ -271,9 +271,7 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   const Activations::Rows& a = act_->prompt;
   const int64_t n = end - begin, pos0 = r.n0 + r.first + begin, q_width = c.q_width(r.layer);
   float* const x = xc + begin * c.dim;
-  if (c.latent) {
-    ops_->latent_queries(w, r.layer, x, n, Phase::Prefill, a);
-  } else if (qkv) {
+  if (qkv) {
     Linear q = *qkv;
     q.x = x;
     q.n = n;
@@ -281,7 +279,9 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
     q.n_outs = 1;
     device_->linear(q);
   }
-  if (!c.latent) {
+  if (c.latent) {
+    ops_->latent_queries(w, r.layer, n, Phase::Prefill, a);
+  } else {
     ops_->take_queries(r.layer, n, a);
     if (!c.norm_after_rope) ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
   }

@@ -166,11 +166,12 @@ constexpr Shape kShapes[] = {
      .vocab_size = 154880,
      .tied_output = false,
      .architecture = "deepseek2",
-     .experts = {.n = 64,
-                 .n_used = 4,
-                 .hidden_dim = 1536,
-                 .routing = {.sigmoid = true, .choice_bias = true, .sum_eps = 1e-20f, .scale = 1.8f},
-                 .shared_dim = 1536},
+     .experts =
+         {.n = 64,
+          .n_used = 4,
+          .hidden_dim = 1536,
+          .routing = {.sigmoid = true, .choice_bias = true, .sum_eps = 1e-20f, .scale = 1.8f},
+          .shared_dim = 1536},
      .n_ctx = 202752,
      .refine = refine_glm_flash},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
@@ -412,8 +413,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     if (!c.layers[i].has_ffn) continue;
     l.ffn_norm = norm();
     if (c.post_norm) l.post_attn_norm = norm(), l.post_ffn_norm = norm();
-    if (!c.layers[i].has_experts || c.experts.next_to_ffn)
-      ffn(s.hidden_dim, &l.w1, &l.w3, &l.w2);
+    if (!c.layers[i].has_experts || c.experts.next_to_ffn) ffn(s.hidden_dim, &l.w1, &l.w3, &l.w2);
     if (!c.layers[i].has_experts) continue;
     if (c.experts.next_to_ffn) {
       l.router_norm = norm(), l.expert_norm = norm();

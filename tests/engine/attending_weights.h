@@ -23,10 +23,25 @@ inline void make_attending_weights(Model& model) {
   for (int i = 0; i < c.n_layers; ++i) {
     LayerWeights& l = w.layers[i];
     l.attn_norm = maker.norm();
-    l.wq = matrix(c.q_width(i), c.dim, 1.7f);  // so that attention prefers a few tokens
-    l.wk = matrix(c.kv_width(i), c.dim, 1.7f);
-    l.wv = matrix(c.kv_width(i), c.dim, 1);
-    l.wo = matrix(c.dim, c.q_width(i), 1);
+    // Queries and keys are so large that attention prefers a few tokens.
+    if (const LatentConfig& latent = c.latent) {
+      l.wq_a = matrix(latent.q_rank, c.dim, 1.7f);
+      l.q_a_norm = maker.norm(latent.q_rank);
+      l.wq = matrix(int64_t{c.n_heads} * latent.query_dim(), latent.q_rank, 1.7f);
+      l.wk = matrix(latent.rope_dim, c.dim, 1.7f);
+      l.wv = matrix(latent.kv_rank, c.dim, 1);
+      l.kv_a_norm = maker.norm(latent.kv_rank);
+      for (int h = 0; h < c.n_heads; ++h) {
+        l.k_b.push_back(matrix(latent.kv_rank, latent.nope_dim, 1));
+        l.v_b.push_back(matrix(latent.value_dim, latent.kv_rank, 1));
+      }
+      l.wo = matrix(c.dim, int64_t{c.n_heads} * latent.value_dim, 1);
+    } else {
+      l.wq = matrix(c.q_width(i), c.dim, 1.7f);
+      l.wk = matrix(c.kv_width(i), c.dim, 1.7f);
+      l.wv = matrix(c.kv_width(i), c.dim, 1);
+      l.wo = matrix(c.dim, c.q_width(i), 1);
+    }
     l.ffn_norm = maker.norm();
     l.w1 = matrix(c.hidden_dim, c.dim, 1);
     l.w3 = matrix(c.hidden_dim, c.dim, 1);

@@ -45,13 +45,11 @@ struct TinyCheckpoint {
     return text.find("\"dynamic\"") != std::string::npos &&
            text.find("\"alpha\"") == std::string::npos;
   }
-  // Tells whether the CUDA kernels lack an operation of the model.
-  bool beyond_cuda() const { return config.value("kv_lora_rank", 0) > 0; }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {
     const int d = head_dim(), heads = integer("num_attention_heads");
-    if (beyond_cuda()) return false;
+    if (config.value("kv_lora_rank", 0) > 0) return false;  // its rows have another size than 576
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= most_group * config.value("num_key_value_heads", heads);
   }

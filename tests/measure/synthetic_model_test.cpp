@@ -42,6 +42,27 @@ TEST_CASE("synthetic models have the published sizes") {
     CHECK((model->weights.layers[0].q_norm.rows > 0) == std::string(name).starts_with("qwen3"));
     CHECK(!model->tokenizer);
   }
+  // Models whose layers differ: the sizes of their names, and KV a token (f16) of all layers.
+  struct Uneven {
+    const char* name;
+    double billions;
+    int64_t kv_bytes;
+  };
+  for (const Uneven& u :
+       {Uneven{"gemma-4-26b-a4b", 25.8, 5 * 2 * 2 * 512 * 2 + 25 * 8 * 2 * 256 * 2},
+        {"glm-4.7-flash", 29.9, 47 * 576 * 2}}) {
+    const auto model = synthetic_model(u.name, DType::Q4_K);
+    const Config& c = model->config;
+    INFO(u.name << ", " << model->n_params << " parameters");
+    CHECK(static_cast<double>(model->n_params) == Approx(u.billions * 1e9).epsilon(0.02));
+    int64_t kv = 0;
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      kv += (c.latent ? 1 : 2) * c.kv_width(layer) * 2;
+    CHECK(kv == u.kv_bytes);
+    const Family* family = family_of_architecture(c.architecture);
+    REQUIRE(family);
+    CHECK(c.qk_norm == family->qk_norm);
+  }
   // Models with recurrent layers: the sizes of their names, and KV a token (f16) as published.
   struct Hybrid {
     const char* name;

@@ -2,6 +2,7 @@
 // functions of their index (TensorSource), so they have no bytes before materialize(). No device
 // makes them.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -32,14 +33,16 @@ class MadeWeights : public TensorSource {
 class ModelMaker {
  public:
   explicit ModelMaker(Model& model) : model_(model), dim_(model.config.dim) {
-    model.owned.push_back(std::make_unique<std::vector<float>>(dim_, 1.0f));
+    model.owned.push_back(std::make_unique<std::vector<float>>(std::max(dim_, 1024), 1.0f));
     ones_ = model.owned.back()->data();
   }
   Tensor matrix(int64_t rows, int64_t cols, uint64_t seed, float scale) {
     static const MadeWeights weights;
     return count({DType::F32, rows, cols, nullptr, seed, scale, &weights});
   }
-  Tensor norm() { return count({DType::F32, 1, dim_, ones_, 0, 0, nullptr}); }
+  Tensor norm() { return norm(dim_); }
+  // width: at most that of the residual stream, or 1,024 if that is more.
+  Tensor norm(int width) { return count({DType::F32, 1, width, ones_, 0, 0, nullptr}); }
 
  private:
   Tensor count(const Tensor& t) {

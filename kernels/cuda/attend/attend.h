@@ -22,9 +22,10 @@ inline constexpr int kRowWarps = 64;
 // to in parts (decode_parts.h), which share its order. The rules of papers/ and steps that the host
 // drives take up to kMaxGroup.
 inline constexpr int kMaxGroup = 8, kMaxHeads = 24;
-// The most slices of a row, and the number of its counters in DecodeStep::arrivals: its own and
-// those of its slices.
-inline constexpr int kMaxSlices = 8, kRowArrivals = 1 + kMaxSlices;
+// The most slices and parts of a row, and the number of its counters in DecodeStep::arrivals: its
+// own, those of its parts, and those of its slices' parts.
+inline constexpr int kMaxSlices = 8, kMaxParts = kMaxHeads / kMaxGroup,
+                     kRowArrivals = 1 + kMaxParts + kMaxSlices * kMaxParts;
 
 struct DecodeStep {
   int n = 0;  // sequences

@@ -35,7 +35,7 @@ struct MmaBlock {
   };
 
   // A softmax over some tokens: its values are sum 2^(score - m) v, and s is sum 2^(score - m).
-  float o[kTiles][2], m, s;          // merged so far; columns 8 tile + 2 (lane % 4) + {0, 1}
+  float o[kTiles][2], m, s;  // merged so far; columns 8 tile + 2 (lane % 4) + {0, 1}
   float local[kMergesAtOnce ? 1 : kTiles][2], m_b, s_b;  // the last block's own
   float before, now;  // factors of the values merged so far and of the last block's
   uint32_t q[kKeepQ ? kSteps : 1][4];

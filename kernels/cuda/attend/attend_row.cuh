@@ -192,7 +192,7 @@ struct RowWarp {
   // Only the first part of a row moves blocks into slots, since all parts read the same blocks.
   __device__ bool fills_slots() const { return page_table != nullptr && part() == 0; }
   __device__ const std::byte* tail() const { return tail_of(a.step, sequence, row); }
-  static constexpr bool kMayHalve = StageOf::kMayHalve;
+  static constexpr bool kMayHalve = StageOf::kMayHalve, kLatent = kValuesInKeys<D>;
   __device__ bool halves() const { return kMayHalve && a.halves; }
   __device__ int stage_chunks() const { return StageOf::chunks(a.step.layout.block_size); }
   // Returns the chunks of a warp's ring. At the end the ring also holds the warp's result, which

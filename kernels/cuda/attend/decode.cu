@@ -28,7 +28,7 @@ AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch
   args.heads = step.n_heads / step.n_kv_heads;
   args.parts = row_parts(args.heads);
   args.group = part_heads(args.heads);
-  args.slices = most_slices(step.n_kv_heads, args.heads);
+  args.slices = most_slices(step.n_kv_heads, args.heads, step.layout.head_dim);
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
   args.arrived = scratch.counters + kFinished;
   args.arrived_stride = kCounterStride;

@@ -20,11 +20,12 @@ constexpr int part_heads(int g) { return (g + row_parts(g) - 1) / row_parts(g); 
 // warps each, so that a single sequence keeps a large GPU busy. A sequence then has up to this many
 // items, the parts of all slices of all rows; kRowCtas CTAs attend to each.
 inline constexpr int kRowsTogether = 8;
-// Returns the most slices of a row, a power of two.
-constexpr int most_slices(int n_kv_heads, int g) {
+// Returns the most slices of a row, a power of two. A row of latents is the only one of its layer,
+// and two of its CTAs fit a multiprocessor.
+constexpr int most_slices(int n_kv_heads, int g, int head_dim) {
+  const int together = head_dim == kLatentDim ? 2 * kRowsTogether : kRowsTogether;
   int slices = 1;
-  while (2 * slices * n_kv_heads * row_parts(g) <= kRowsTogether && slices < kMaxSlices)
-    slices *= 2;
+  while (2 * slices * n_kv_heads * row_parts(g) <= together && slices < kMaxSlices) slices *= 2;
   return slices;
 }
 // Returns the number of slices of a row that reads n positions: the largest power of two up to
@@ -78,7 +79,7 @@ struct DecodeScratch {
 // that have fetched the blocks that are likely to be read. kFinished: the first of
 // AttendArgs::arrived. The other counters belong to selections.
 enum Counter : int { kAhead = 8, kFirstPart = 9, kFinished = kFirstPart + kMaxSlices };
-inline constexpr int kCounterStride = 32;
+inline constexpr int kCounterStride = 64;
 static_assert(kFinished + kRowArrivals <= kCounterStride);
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
@@ -99,7 +100,8 @@ struct ScratchParts {
 inline void take_scratch(const DecodeStep& step, bool shares, ScratchParts& parts,
                          DecodeScratch& s) {
   const int g = step.n_heads / step.n_kv_heads;
-  const int64_t rows = int64_t(step.n) * step.n_kv_heads, slices = most_slices(step.n_kv_heads, g),
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads,
+                slices = most_slices(step.n_kv_heads, g, step.layout.head_dim),
                 items = rows * slices * row_parts(g);
   const int64_t dim = padded_dim(step.layout.head_dim);
   // Values and {m, s} of some heads, in whole 16-byte chunks.
@@ -152,8 +154,8 @@ struct AttendArgs {
   bool tokens;  // single tokens are chosen: scratch.ranks has their number
   int n_groups, n_loaders;  // row groups; CTAs that fetch for rows whose turn is to come, if any
   float scale;              // log2(e) / sqrt(d)
-  // [rows][kRowArrivals], rows arrived_stride apart: a row's slices that have finished, then for
-  // each slice its CTAs that have; 0 before and after.
+  // [rows][kRowArrivals], rows arrived_stride apart: a row's parts that have finished; for each
+  // part its slices that have; for each slice and part its CTAs that have. 0 before and after.
   uint32_t* arrived;
   int64_t arrived_stride;
 };

@@ -1,6 +1,6 @@
 // The end of a row of decode attention: merges the warps' states in a fixed order; in the last CTA
-// of a slice (of all its parts) to arrive here the CTAs' states; and in the last slice of the row
-// the slices' states, into the result.
+// of a slice's part to arrive here the CTAs' states; and in the last slice of the part the slices'
+// states, into the result. So parts do not wait for each other, except for the row's counts.
 #pragma once
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"
@@ -120,41 +120,44 @@ __device__ inline void write_values(const AttendArgs& a, int row, int h, int x, 
   if (x == 0 && a.step.lse != nullptr) a.step.lse[head] = (v.m + log2f(v.s)) * kLn2;
 }
 
-// Calls each(h, x) for every fourth dimension of the row's heads, the CTA's threads sharing them.
+// Calls each(h, x) for every fourth dimension of a part's heads, the CTA's threads sharing them. h:
+// number of the head in the part.
 template <int D, class Each>
-__device__ inline void for_fours(const AttendArgs& a, Each&& each) {
-  for (int e = threadIdx.x; e < a.heads * D / 4; e += kCtaThreads) {
+__device__ inline void for_fours(const AttendArgs& a, int part, Each&& each) {
+  for (int e = threadIdx.x; e < heads_of_part(a, part) * D / 4; e += kCtaThreads) {
     const int h = 4 * e / D, x = 4 * e % D;
     if (x < a.step.layout.head_dim) each(h, x);
   }
 }
 
-// Merges the CTAs' states of a slice, of all its parts. cta_states: those of the slice. take: gets
-// the head, the dimension and its MergedValues.
+// Merges the CTAs' states of a part of a slice, cta_states. take: gets the head's number in the
+// part, the dimension and its MergedValues.
 template <int D, class Take>
-__device__ inline void merge_ctas(const AttendArgs& a, const float* cta_states, Take&& take) {
-  for_fours<D>(a, [&](int h, int x) {
-    const int of = a.parts == 1 ? 0 : h / a.group, own = h - of * a.group;  // its part; head there
+__device__ inline void merge_ctas(const AttendArgs& a, int part, const float* cta_states,
+                                  Take&& take) {
+  for_fours<D>(a, part, [&](int h, int x) {
     take(h, x,
-         merge_four<kRowCtas>(cta_states + of * kRowCtas * a.scratch.cta_floats,
-                              a.scratch.cta_floats, kRowCtas, own * D + x, a.group * D + 2 * own));
+         merge_four<kRowCtas>(cta_states, a.scratch.cta_floats, kRowCtas, h * D + x,
+                              a.group * D + 2 * h));
   });
 }
 
-// Merges the states of a row's slices into out, in the last CTA, where it returns true.
+// Merges the states of a part's slices into out, in the last CTA, where it returns true. arrived:
+// slices of the part that have finished.
 template <int D, class Warp>
 __device__ inline bool merge_slices(const AttendArgs& a, const Warp& w, const float* cta_states,
                                     uint32_t* arrived, int& decision) {
   const int64_t stride = a.scratch.slice_floats;
-  const int ms_at = a.heads * D;
+  const int part = w.part(), first = part * a.group, ms_at = a.heads * D;
   float* states = a.scratch.slice_states + int64_t(w.row) * a.slices * stride;
   float* own = states + w.slice() * stride;
-  merge_ctas<D>(a, cta_states, [&](int h, int x, const MergedValues& v) {
-    __stcg(reinterpret_cast<float4*>(own + h * D + x), v.sum);
-    if (x == 0) __stcg(reinterpret_cast<float2*>(own + ms_at) + h, make_float2(v.m, v.s));
+  merge_ctas<D>(a, part, cta_states, [&](int h, int x, const MergedValues& v) {
+    __stcg(reinterpret_cast<float4*>(own + (first + h) * D + x), v.sum);
+    if (x == 0) __stcg(reinterpret_cast<float2*>(own + ms_at) + first + h, make_float2(v.m, v.s));
   });
   if (!arrives_last(arrived, w.r.slices, decision)) return false;
-  for_fours<D>(a, [&](int h, int x) {
+  for_fours<D>(a, part, [&](int h, int x) {
+    h += first;
     write_values(a, w.row, h, x,
                  merge_four<kMaxSlices>(states, stride, w.r.slices, h * D + x, ms_at + 2 * h));
   });
@@ -191,18 +194,21 @@ __device__ inline void report_row(const AttendArgs& a, const RowGeometry& r, int
 template <class T, int D, int G, class Warp>
 __device__ inline bool finish_row(const AttendArgs& a, Warp& w, int n_read, uint4* ring,
                                   AttendMemory<T, D, G>& memory) {
+  const int part = w.part(), item = w.slice() * a.parts + part;
   const int64_t first_cta =
-      (int64_t(w.row) * a.slices + w.slice()) * a.parts * kRowCtas;  // the slice's first
+      (int64_t(w.row) * a.slices * a.parts + item) * kRowCtas;  // the first of the slice's part
   const float* cta_states = a.scratch.cta_states + first_cta * a.scratch.cta_floats;
   uint32_t* arrived = a.arrived + int64_t(w.row) * a.arrived_stride;
-  merge_warps<T, D, G>(a, w, ring, memory, first_cta + w.part() * kRowCtas + blockIdx.x % kRowCtas);
-  if (!arrives_last(arrived + 1 + w.slice(), kRowCtas * a.parts, memory.decision)) return false;
+  merge_warps<T, D, G>(a, w, ring, memory, first_cta + blockIdx.x % kRowCtas);
+  if (!arrives_last(arrived + 1 + kMaxParts + item, kRowCtas, memory.decision)) return false;
   if (w.r.slices > 1) {
-    if (!merge_slices<D>(a, w, cta_states, arrived, memory.decision)) return false;
+    if (!merge_slices<D>(a, w, cta_states, arrived + 1 + part, memory.decision)) return false;
   } else {
-    merge_ctas<D>(a, cta_states,
-                  [&](int h, int x, const MergedValues& v) { write_values(a, w.row, h, x, v); });
+    merge_ctas<D>(a, part, cta_states, [&](int h, int x, const MergedValues& v) {
+      write_values(a, w.row, part * a.group + h, x, v);
+    });
   }
+  if (a.parts > 1 && !arrives_last(arrived, a.parts, memory.decision)) return false;
   if (threadIdx.x / 32 == kCtaWarps - 1) report_row(a, w.r, w.row, n_read);
   return true;
 }

@@ -46,7 +46,8 @@ struct RowTraits {
 // more of them wait at once, and some CTAs fetch for the rows whose turn is still to come (not if
 // rows have parts: then the first part fetches for all). Row groups take the items in turns. Rings
 // do not become shorter for slices: of the most slices, few have positions in most rows of a
-// selection.
+// selection. Rows of latents are an exception: they are long to compute, so more warps are worth
+// more than longer rings.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {
@@ -62,7 +63,9 @@ Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimi
       status != cudaSuccess)
     return status;
   for (RingSize less = ring;
-       less.n_stages > 1 && together < items_of_slice(a) * kRowCtas && traits.selects;) {
+       less.n_stages > 1 &&
+       together < items_of_slice(a) * kRowCtas * (Warp::kLatent ? a.slices : 1) &&
+       (traits.selects || Warp::kLatent);) {
     --less.n_stages;
     less.bytes = static_cast<size_t>(ring_bytes<Warp>(a.step.layout, less.n_stages, less.halves));
     int more = 0;

@@ -44,18 +44,18 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status head_products_step(const HeadProductsStep& args, cudaStream_t stream) {
-  if (args.n < 1 || args.n_heads < 1 || args.rows < 1 || args.n > 65535) return cudaErrorInvalidValue;
+  if (args.n < 1 || args.n_heads < 1 || args.rows < 1 || args.n > 65535)
+    return cudaErrorInvalidValue;
   // All rows of x must allow the reads that the first one does.
   const bool even = args.ldx % 4 == 0 && args.x_head % 4 == 0;
-  return with_walk(args.w.type, args.w.cols, even ? args.x : args.x + 1,
-                   [&]<WType T, Walk kWalk, int L>() {
-                     constexpr int kRows = kThreads / L;
-                     const dim3 grid(static_cast<unsigned>((args.rows + kRows - 1) / kRows),
-                                     static_cast<unsigned>(args.n_heads),
-                                     static_cast<unsigned>(args.n));
-                     return launch(head_products_kernel<T, kWalk, L>, args, grid, kThreads,
-                                   args.overlap, stream);
-                   });
+  return with_walk(
+      args.w.type, args.w.cols, even ? args.x : args.x + 1, [&]<WType T, Walk kWalk, int L>() {
+        constexpr int kRows = kThreads / L;
+        const dim3 grid(static_cast<unsigned>((args.rows + kRows - 1) / kRows),
+                        static_cast<unsigned>(args.n_heads), static_cast<unsigned>(args.n));
+        return launch(head_products_kernel<T, kWalk, L>, args, grid, kThreads, args.overlap,
+                      stream);
+      });
 }
 
 Status head_operands(const HeadOperands& args, cudaStream_t stream) {

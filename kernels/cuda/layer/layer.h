@@ -64,9 +64,9 @@ Status xielu(const void* x, int64_t count, WType in_type, void* out, WType out_t
              const XieluFactors& factors, cudaStream_t stream, const float* bias = nullptr,
              int64_t width = 0);
 
-// Products of heads with a matrix each (HeadProducts of src/backend/device.h), for the few rows of a
-// step: y[i*ldy + h*y_head + r] = w[h*rows + r] . (x + i*ldx + h*x_head). The `copied` values of x
-// behind the first w.cols are copied behind the product.
+// Products of heads with a matrix each (HeadProducts of src/backend/device.h), for the few rows of
+// a step: y[i*ldy + h*y_head + r] = w[h*rows + r] . (x + i*ldx + h*x_head). The `copied` values of
+// x behind the first w.cols are copied behind the product.
 struct HeadProductsStep {
   Matrix w;          // head h has rows [h * rows, (h + 1) * rows)
   int64_t rows = 0;  // rows of one head
@@ -104,8 +104,8 @@ struct HeadNorm {
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i, then applies the norm.
 // cos_sin[position][RopePairs::row_width(head_dim) / 2][2]. `pairs` is the order of the input; pair
 // j of the output is always (j, j + head_dim/2), counted from the first number that is rotated.
-// transform: also transforms the heads after that (kernels/common/hadamard.h), as is done to queries
-// and keys if keys are kept in 8 bits.
+// transform: also transforms the heads after that (kernels/common/hadamard.h), as is done to
+// queries and keys if keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
             int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream,
             const HeadNorm& norm = {});

@@ -21,7 +21,8 @@ __device__ float rotated_behind(const float* head, int e, int half, const float*
                                 RopePairs pairs) {
   if (e < pairs.skipped) return head[e];
   const int own_half = half - pairs.skipped / 2, r = e - pairs.skipped, j = r % own_half;
-  const float *at = head + pairs.skipped, x0 = at[pairs.first(j)], x1 = at[pairs.second(j, own_half)];
+  const float *at = head + pairs.skipped, x0 = at[pairs.first(j)],
+              x1 = at[pairs.second(j, own_half)];
   const float c = cs[2 * pairs.entry(j)], s = cs[2 * pairs.entry(j) + 1];
   return r < own_half ? __fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s))
                       : __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c));
@@ -104,8 +105,8 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, RopePair
 }
 
 // Appends the value and the rotated key `pair`, both in 8 bits. The key is transformed, then
-// `centre` is subtracted, unless it is null. Numbers that share a scale are in one warp. v null: the
-// block has no values.
+// `centre` is subtracted, unless it is null. Numbers that share a scale are in one warp. v null:
+// the block has no values.
 __device__ void append_q8(const Pair& pair, const float* v, int half, const float* centre,
                           std::byte* key, std::byte* value) {
   __shared__ float numbers[2][2 * kMaxHalf];  // key, value

@@ -18,7 +18,8 @@ struct WideTile {
   static constexpr int kWarps = kWarps_, kThreads = 32 * kWarps, kRows = 16 * kWarps,
                        kKeys = kKeys_;
   static constexpr int kChunks = kD / 8, kValueChunks = kSlice / 8;  // 16-byte chunks of a row
-  static constexpr int kRowBytes = 2 * kD, kValueRowBytes = kValuesInKeys<kD> ? kRowBytes : 2 * kSlice;
+  static constexpr int kRowBytes = 2 * kD,
+                       kValueRowBytes = kValuesInKeys<kD> ? kRowBytes : 2 * kSlice;
   static constexpr int kQBytes = kRows * kRowBytes, kKeyBytes = kKeys * kRowBytes,
                        kValueBytes = kValuesInKeys<kD> ? 0 : kKeys * kValueRowBytes;
   static constexpr int kStageBytes = kKeyBytes + kValueBytes, kStages = 2,
@@ -89,10 +90,9 @@ __global__ void __launch_bounds__(32 * kWarps) flash_prefill_wide_kernel(const F
   const uint32_t by_columns = swizzled<T::kRowBytes>((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
   // Where this lane's row of the slice's first values lies in a stage. A slice begins at a multiple
   // of 8 chunks, so the swizzle is that of its columns.
-  const uint32_t by_rows = T::kValueBytes > 0
-                               ? T::kKeyBytes + swizzled<T::kValueRowBytes>(lane & 15, lane >> 4)
-                               : swizzled<T::kValueRowBytes>(lane & 15, lane >> 4) +
-                                     slice * (2 * kSlice);
+  const uint32_t by_rows =
+      T::kValueBytes > 0 ? T::kKeyBytes + swizzled<T::kValueRowBytes>(lane & 15, lane >> 4)
+                         : swizzled<T::kValueRowBytes>(lane & 15, lane >> 4) + slice * (2 * kSlice);
   float o[1][kNd][4] = {}, row_max[1][2] = {{-INFINITY, -INFINITY}}, row_sum[1][2] = {};
 
   for (int tile = first_tile, next_one; tile < n_tiles; tile = next_one, stage ^= 1) {
@@ -156,8 +156,7 @@ __global__ void __launch_bounds__(32 * kWarps) flash_prefill_wide_kernel(const F
                  o[0][j][2 * r + 1] * inverse);
     // Dimensions that keys have and values lack.
     if (slice == 0)
-      for (int x = kValueDim<kD>; x < kD; x += 8)
-        store_pair(p.out, p.out_type, to + x, 0, 0);
+      for (int x = kValueDim<kD>; x < kD; x += 8) store_pair(p.out, p.out_type, to + x, 0, 0);
   }
 #endif
 }
@@ -173,8 +172,8 @@ Status launch_tile(const FlashParams& params, int n_heads, const DeviceLimits& l
       status != cudaSuccess)
     return status;
   const int tiles = (params.offset + params.n + T::kRows - 1) / T::kRows;
-  kernel<<<dim3(n_heads * (kValueDim<kD> / kSlice), tiles), T::kThreads, T::kSharedBytes,
-           stream>>>(params);
+  kernel<<<dim3(n_heads * (kValueDim<kD> / kSlice), tiles), T::kThreads, T::kSharedBytes, stream>>>(
+      params);
   return cudaGetLastError();
 }
 

@@ -78,15 +78,14 @@ __device__ __forceinline__ void load_queries(const FlashParams& p, int first, in
   }
 }
 
-// Masks a tile's scores: a warp's fragments of kM times 16 queries, from position warp_first on, and
-// of 8 kNk keys from tile_first on. seen_first, seen_last: where the windows of the warp's first and
-// last query begin.
+// Masks a tile's scores: a warp's fragments of kM times 16 queries, from position warp_first on,
+// and of 8 kNk keys from tile_first on. seen_first, seen_last: where the windows of the warp's
+// first and last query begin.
 template <int kM, int kNk>
 __device__ __forceinline__ void mask_tile(float (&s)[kM][kNk][4], int tile_first, int warp_first,
                                           int seen_first, int seen_last) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (tile_first + 8 * kNk - 1 >
-      warp_first) {  // on the diagonal: some key lies after some query
+  if (tile_first + 8 * kNk - 1 > warp_first) {  // on the diagonal: some key lies after some query
 #pragma unroll
     for (int m = 0; m < kM; m++) {
       // Key tile_first + i lies after the query of this lane's row if i > limit.
@@ -116,8 +115,8 @@ __device__ __forceinline__ void mask_tile(float (&s)[kM][kNk][4], int tile_first
   }
 }
 
-// Takes a tile's scores into the online softmax of a warp's rows: o is scaled to the new maxima, and
-// prob gets the probabilities as f16 pairs of rows lane / 4 and lane / 4 + 8. row_sum: of this
+// Takes a tile's scores into the online softmax of a warp's rows: o is scaled to the new maxima,
+// and prob gets the probabilities as f16 pairs of rows lane / 4 and lane / 4 + 8. row_sum: of this
 // lane's columns.
 template <int kM, int kNk, int kNd>
 __device__ __forceinline__ void take_scores(const float (&s)[kM][kNk][4], float (&row_max)[kM][2],

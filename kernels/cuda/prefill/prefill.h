@@ -9,8 +9,9 @@ namespace riffle::cuda {
 // keys of all positions < pos0 + n. q f32 [n][ldq] after RoPE, not scaled; out [n][ldo] of
 // out_type. KvType F16: tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType
 // F32: f32 throughout. Q8 is not accepted; unpack_q8 converts it to F16. If heads are
-// latents (kLatentDim in head_dims.h), blocks have keys alone, and out gets kLatentValueDim values of
-// a head and zeros after them. sinks: [n_heads], the score of a key without a value, which is added to the sum of each head's softmax; or null.
+// latents (kLatentDim in head_dims.h), blocks have keys alone, and out gets kLatentValueDim values
+// of a head and zeros after them. sinks: [n_heads], the score of a key without a value, which is
+// added to the sum of each head's softmax; or null.
 //
 // tiles: words [n_heads][query tiles][tile_words] that say which keys are read, or null for all
 // keys. Bit j of word w says whether the query tile reads key tile 64 w + j (kKeyTile keys). A

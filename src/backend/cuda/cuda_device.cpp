@@ -418,9 +418,10 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
   cuda::KvLayout layout = cuda::device_layout(l);
   const int d = l.head_dim;
   if (l.values_in_keys != (d == cuda::kLatentDim)) {
-    text = format("the CUDA kernels support multi-head latent attention with rows of %d values, and "
-                  "no other heads of that size: found %d",
-                  cuda::kLatentDim, d);
+    text = format(
+        "the CUDA kernels support multi-head latent attention with rows of %d values, and "
+        "no other heads of that size: found %d",
+        cuda::kLatentDim, d);
     return false;
   }
   const cuda::DeviceScope on(device.ordinal);
@@ -545,8 +546,9 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration.
-  // The host has to take over if memory cannot be pinned. It can if layers are alike and its kernels
-  // have the shape of the attention. Then a pool whose size riffle chooses is large enough for that.
+  // The host has to take over if memory cannot be pinned. It can if layers are alike and its
+  // kernels have the shape of the attention. Then a pool whose size riffle chooses is large enough
+  // for that.
   needs.min_slots = c.most_kv_heads();
   if (why_host_residency(o) || (o.residency == ResidencyKind::AUTO && o.slots == 0 &&
                                 shape.uneven().empty() && cuda::beyond_papers(c).empty()))

@@ -57,7 +57,8 @@ class StepSelection {
   RowRule rows_;
 };
 
-// Names what a model has beyond these limits: query heads per KV head, or wide heads. Empty: nothing.
+// Names what a model has beyond these limits: query heads per KV head, or wide heads. Empty:
+// nothing.
 std::string beyond_limits(const Config& config, int most_group, int most_dim);
 // The same for the papers' kernels, and so for residency that the host decides.
 inline std::string beyond_papers(const Config& config) {
@@ -71,8 +72,8 @@ class StepSelections {
     // Null: the rule is not one of this room's.
     std::unique_ptr<StepSelection> (*make)(const SelectionRule&) = nullptr;
     // supported tells whether the room's kernels fit the device, or whether StepSelection::
-    // most_group or most_dim refuses all its rules. scratch_bytes covers all its rules that a live context may
-    // change to if it begins with `rule`.
+    // most_group or most_dim refuses all its rules. scratch_bytes covers all its rules that a live
+    // context may change to if it begins with `rule`.
     Status (*supported)(const KvLayout&, int group, const DeviceLimits&) = nullptr;
     size_t (*scratch_bytes)(const DecodeStep&, const SelectionRule* rule) = nullptr;
   };

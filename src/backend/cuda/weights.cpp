@@ -46,8 +46,8 @@ template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
     for (const Tensor* t :
-         {&l.wq_a, &l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router, &l.shared.w1,
-          &l.shared.w3, &l.shared.w2, &l.embedding_gate, &l.embedding_out})
+         {&l.wq_a, &l.wq, &l.wk, &l.wv, &l.wgate, &l.wo, &l.w1, &l.w3, &l.w2, &l.router,
+          &l.shared.w1, &l.shared.w3, &l.shared.w2, &l.embedding_gate, &l.embedding_out})
       if (t->rows > 0) f(*t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor& t : l.mix) f(t);
@@ -151,12 +151,11 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
       }
     for (const auto which : kOfHeads)
       if (const std::vector<Tensor>& heads = l.*which; !heads.empty())
-        items.push_back({heads[0].data, device_bytes_of_heads(heads),
-                         [this, &heads] { add_heads(heads); }});
+        items.push_back(
+            {heads[0].data, device_bytes_of_heads(heads), [this, &heads] { add_heads(heads); }});
   }
-  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-    return std::less<>()(a.data, b.data);
-  });
+  std::stable_sort(items.begin(), items.end(),
+                   [](const Item& a, const Item& b) { return std::less<>()(a.data, b.data); });
   for (const Item& item : items) {
     item.add();
     tell(item.bytes);

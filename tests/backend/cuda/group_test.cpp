@@ -95,6 +95,6 @@ TEST_CASE("cuda: what many query heads per KV head cannot have is refused by nam
   for (const SelectorKind selector :
        here({SelectorKind::PSA, SelectorKind::TWILIGHT, SelectorKind::TOKENSELECT}))
     CHECK(refusal(on(DeviceKind::CUDA, selector))
-              .find("takes up to 8 query heads per KV head on a GPU, but the model has 16") !=
+              .find("but the model has 16 query heads per KV head (more than 8) for a GPU") !=
           std::string::npos);
 }

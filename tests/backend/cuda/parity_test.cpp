@@ -27,8 +27,9 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
             const TinyDifference diff = compare(o, c, path);
             INFO(diff.where);
             // With f16 KV prefill rounds all operands to 16 bits, which with these weights are
-            // bf16: a value keeps 8 of them.
-            CHECK(diff.relative <= (kv == KvKind::F32 ? 1e-3 : 3e-2));
+            // bf16: a value keeps 8 of them. Gemma 4's scores are not divided by the root of the
+            // head size, so they magnify the rounding of keys.
+            CHECK(diff.relative <= (kv == KvKind::F32 ? 1e-3 : 5e-2));
             if (kv == KvKind::F32) CHECK(diff.same_best);
           }
         }

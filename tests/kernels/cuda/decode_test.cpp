@@ -140,14 +140,15 @@ TEST_CASE("decode on the device: rows of two parts", "[cuda][parts]") {
 
 TEST_CASE("decode on the device: slices are for long rows of few KV heads", "[cuda][slices]") {
   using cuda::most_slices, cuda::slices_of;
-  CHECK(most_slices(8, 4) == 1);
-  CHECK(most_slices(5, 1) == 1);
-  CHECK(most_slices(4, 6) == 2);
-  CHECK(most_slices(4, 16) == 1);  // two parts each
-  CHECK(most_slices(3, 8) == 2);
-  CHECK(most_slices(2, 8) == 4);
-  CHECK(most_slices(2, 16) == 2);
-  CHECK(most_slices(1, 8) == 8);
+  CHECK(most_slices(8, 4, 128) == 1);
+  CHECK(most_slices(5, 1, 128) == 1);
+  CHECK(most_slices(4, 6, 128) == 2);
+  CHECK(most_slices(4, 16, 128) == 1);  // two parts each
+  CHECK(most_slices(3, 8, 128) == 2);
+  CHECK(most_slices(2, 8, 128) == 4);
+  CHECK(most_slices(2, 16, 128) == 2);
+  CHECK(most_slices(1, 8, 128) == 8);
+  CHECK(most_slices(1, 20, 576) == 4);  // latents: three parts each
   for (const int most : {1, 2, 4, 8}) {
     CHECK(slices_of(most, 1) == 1);
     CHECK(slices_of(most, 255) == 1);

@@ -118,7 +118,9 @@ std::unique_ptr<StepSelection> make_paper(const SelectionRule& rule) {
 // Layers of more query heads per KV head or wider heads than PaperSelection takes run the core's
 // selectors.
 Status supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
-  return group > kMaxGroup || layout.head_dim > kMaxNarrowDim ? cudaSuccess : paper_decode_supported(layout, group, limits);
+  return group > kMaxGroup || layout.head_dim > kMaxNarrowDim
+             ? cudaSuccess
+             : paper_decode_supported(layout, group, limits);
 }
 
 // Returns the most scratch that a rule needs: selectors of single tokens need scores of tokens.

@@ -309,8 +309,9 @@ that size (on a GPU: copying, read + write). bandwidth used: the share of that r
 reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited
 for the GPU. spread: slowest minus fastest repeat, as a share of the median.
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, qwen3.8-27b, qwen3.5-9b,
-qwen3.6-35b-a3b, nemotron-3-nano-30b-a3b, llama-3-70b-layer or tiny. The weights are synthetic, of
-type --weights (default: q8_0). The speed is real; the answers are meaningless.
+qwen3.6-35b-a3b, nemotron-3-nano-30b-a3b, gemma-4-26b-a4b, glm-4.7-flash, llama-3-70b-layer or tiny.
+The weights are synthetic, of type --weights (default: q8_0). The speed is real; the answers are
+meaningless.
 With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
 answer divided by its tokens. tokens/step: tokens that a step gave each sequence.
 With --arrivals: first token, time between tokens and delay (arrival to start of prefill) are as a

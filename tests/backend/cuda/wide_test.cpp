@@ -1,0 +1,125 @@
+// Heads of 512 values and rows of latents (multi-head latent attention) on a GPU. Their logits are
+// close to the CPU's, and their bits do not depend on the pool, the batch and the session's
+// history.
+#include "tests/backend/cuda/gpu_models.h"
+#include "tests/engine/wide_head_models.h"
+#include "tests/engine/window_histories.h"
+#include "tests/kernels/cuda/device.h"
+#include "tests/select/selectors_here.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+struct Wide {
+  const char* name;
+  std::unique_ptr<Model> (*make)();
+};
+constexpr Wide kModels[] = {{"heads of 512", heads_of_512},
+                            {"16 heads of 512 for a KV head", sixteen_of_512},
+                            {"latent", latent_model}};
+
+}  // namespace
+
+TEST_CASE("cuda: wide heads give the CPU's logits", "[cuda][wide]") {
+  if (skip()) return;
+  const auto prompt = ids(0, 300), steps = ids(300, 340);
+  for (const Wide& model : kModels)
+    for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
+      Runtime cpu(on(DeviceKind::CPU, SelectorKind::DENSE, type), model.make);
+      const auto want = run(cpu, cpu.session(), prompt, steps);
+      for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::AUTO}) {
+        INFO(model.name << ", KV " << type << ", selector " << selector);
+        Runtime r(on(DeviceKind::CUDA, selector, type), model.make);
+        check_close(run(r, r.session(), prompt, steps), want, type);
+      }
+    }
+}
+
+// A share of 0 reads all blocks, but by the lists that the index makes.
+TEST_CASE("cuda: a share of wide heads that reads all blocks gives the CPU's logits",
+          "[cuda][wide]") {
+  if (skip()) return;
+  const auto prompt = ids(0, 900), steps = ids(900, 930);
+  for (const Wide& model : kModels)
+    for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
+      INFO(model.name << ", KV " << type);
+      Runtime cpu(on(DeviceKind::CPU, SelectorKind::DENSE, type), model.make);
+      const auto want = run(cpu, cpu.session(), prompt, steps);
+      ContextOptions o = on(DeviceKind::CUDA, SelectorKind::SHARE, type);
+      o.selection.share = 0;
+      Runtime r(o, model.make);
+      check_close(run(r, r.session(), prompt, steps), want, type);
+    }
+}
+
+TEST_CASE("cuda: wide heads choose the blocks that the CPU chooses", "[cuda][wide]") {
+  if (skip()) return;
+  const auto prompt = ids(0, 900), steps = ids(900, 930);
+  for (const Wide& model : kModels) {
+    INFO(model.name);
+    Runtime cpu(on(DeviceKind::CPU, SelectorKind::SHARE, KvKind::F32), model.make);
+    Runtime gpu(on(DeviceKind::CUDA, SelectorKind::SHARE, KvKind::F32), model.make);
+    const auto want = run(cpu, cpu.session(), prompt, steps);
+    // A block whose weight is near the share may be read by one of them alone.
+    const TinyDifference worst = rows_difference(run(gpu, gpu.session(), prompt, steps), want);
+    INFO("worst " << worst.relative << " at " << worst.where);
+    CHECK(worst.relative <= 5e-2);
+  }
+}
+
+TEST_CASE("cuda: wide heads give the same bits from any pool", "[cuda][wide]") {
+  if (skip()) return;
+  for (const Wide& model : kModels)
+    for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE})
+      for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
+        INFO(model.name << ", selector " << selector << ", KV " << type);
+        check_any_pool(on(DeviceKind::CUDA, selector, type), model.make);
+      }
+}
+
+TEST_CASE("cuda: wide heads: sequences, cuts and forks change no bit", "[cuda][wide][fork]") {
+  if (skip()) return;
+  uint32_t seed = 0;
+  for (const Wide& model : kModels)
+    for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
+      INFO(model.name << ", selector " << selector);
+      ContextOptions o = on(DeviceKind::CUDA, selector);
+      const ContextOptions alone = o;
+      o.n_sessions = 5;
+      for (const int slots : {40, 1000}) {
+        o.slots = slots;
+        if (slots == 40) check_together(alone, o, model.make);
+        WindowHistories(o, alone, model.make, true, ++seed).play(40);
+      }
+    }
+}
+
+TEST_CASE("cuda: wide heads: the memory plan is enough", "[cuda][wide][memory]") {
+  if (skip()) return;
+  for (const Wide& model : kModels) {
+    INFO(model.name);
+    check_planned_memory(on(DeviceKind::CUDA, SelectorKind::SHARE), model.make,
+                         [](const MemoryPlan&) {});
+  }
+}
+
+TEST_CASE("cuda: what wide heads cannot have is refused by name", "[cuda][wide]") {
+  if (skip()) return;
+  Runtime r(on(DeviceKind::CPU, SelectorKind::DENSE), heads_of_512);
+  const auto refusal = [&](const ContextOptions& o) {
+    riffle_context* c = nullptr;
+    char err[512] = "";
+    CHECK(context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
+    return std::string(err);
+  };
+  for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::TWILIGHT}))
+    CHECK(refusal(on(DeviceKind::CUDA, selector))
+              .find("but the model has heads of 512 values (more than 256) for a GPU") !=
+          std::string::npos);
+  ContextOptions tiles = on(DeviceKind::CUDA, SelectorKind::DENSE);
+  tiles.prefill_selector = PrefillSelector::TILES;
+  CHECK(refusal(tiles).find("needs heads of at most 256 values on a GPU: found 512") !=
+        std::string::npos);
+}
