@@ -6,8 +6,8 @@
 
 namespace riffle::cuda {
 
-// The widest head whose output a warp holds in registers, for the queries that it has. For wider
-// heads there are kernels of their own, and the papers' selectors do not run.
+// The largest head size for which a warp can hold the output of all its queries in registers.
+// Larger heads have kernels of their own, and the papers' selectors do not support them.
 inline constexpr int kMaxNarrowDim = 256;
 // A row of multi-head latent attention (KvLayout::values_in_keys): the latent of 512 values that is
 // the value, and the rotated key of 64. All models with such attention have these sizes.
@@ -67,7 +67,8 @@ auto with_padded_dim(int head_dim, F&& f) {
 // Tells whether a block of heads of this size has keys alone: a token's key is its value too.
 template <int D>
 inline constexpr bool kValuesInKeys = D == kLatentDim;
-// Returns the values of a token's value that attention adds up.
+// The number of value dimensions of a head. With latent attention these are the first dimensions of
+// the key.
 template <int D>
 inline constexpr int kValueDim = kValuesInKeys<D> ? kLatentValueDim : D;
 

@@ -21,9 +21,9 @@ class LayerOps {
   void norm_qk(float* x, int64_t n, int64_t width, const Tensor& weight);
   // RMS-normalises n embeddings if the model does.
   void norm_embeddings(float* x, int64_t n);
-  // Returns the product of x that makes the queries: into q, or with their gates into buffers.both.
-  // With latent attention it makes what latent_queries takes: the queries' latent in q, or the
-  // queries before k_b in `att`.
+  // Returns the product that computes queries from x. It writes to q, or to buffers.both if queries
+  // have gates. With latent attention it writes the input of latent_queries: the latent of the
+  // queries to q, or the queries before `k_b` to `att`.
   LinearOut query_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   // Brings n rows of queries to q if they came with their gates.
   void take_queries(int layer, int64_t n, const ForwardBuffers& buffers);
@@ -32,7 +32,8 @@ class LayerOps {
   LinearOut key_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   LinearOut value_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   void finish_keys(const LayerWeights& w, int layer, int64_t n, const ForwardBuffers& buffers);
-  // Config::latent: makes n queries, before RoPE, of what query_product made. Overwrites `att`.
+  // Latent attention: computes n rows of queries, before RoPE, from the output of query_product.
+  // Overwrites `att`.
   void latent_queries(const LayerWeights& w, int layer, int64_t n, Phase phase,
                       const ForwardBuffers& buffers);
   // Returns attention's output for finish_layer. With latent attention that is `att` times v_b, in

@@ -25,9 +25,12 @@ inline void make_attending_weights(Model& model) {
     l.attn_norm = maker.norm();
     // Queries and keys are so large that attention prefers a few tokens.
     if (const LatentConfig& latent = c.latent) {
-      l.wq_a = matrix(latent.q_rank, c.dim, 1.7f);
-      l.q_a_norm = maker.norm(latent.q_rank);
-      l.wq = matrix(int64_t{c.n_heads} * latent.query_dim(), latent.q_rank, 1.7f);
+      if (latent.q_rank > 0) {
+        l.wq_a = matrix(latent.q_rank, c.dim, 1.7f);
+        l.q_a_norm = maker.norm(latent.q_rank);
+      }
+      l.wq = matrix(int64_t{c.n_heads} * latent.query_dim(),
+                    latent.q_rank > 0 ? latent.q_rank : c.dim, 1.7f);
       l.wk = matrix(latent.rope_dim, c.dim, 1.7f);
       l.wv = matrix(latent.kv_rank, c.dim, 1);
       l.kv_a_norm = maker.norm(latent.kv_rank);

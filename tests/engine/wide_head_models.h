@@ -40,14 +40,15 @@ inline std::unique_ptr<Model> heads_of_512() { return two_sizes_model(8, 2); }
 inline std::unique_ptr<Model> sixteen_of_512() { return two_sizes_model(16, 1); }
 
 // Returns a model with the latent attention of GLM-4.7-Flash: rows of 576 values for 20 heads.
-inline std::unique_ptr<Model> latent_model() {
+// q_rank: width of the queries' latent; 0: there is none, as in DeepSeek-V2-Lite.
+inline std::unique_ptr<Model> latents(int n_heads, int q_rank) {
   auto model = std::make_unique<Model>();
   Config& c = model->config;
   c.name = "latent";
   c.architecture = "deepseek2";
   c.dim = 64;
   c.hidden_dim = 128;
-  c.n_heads = 20;
+  c.n_heads = n_heads;
   c.n_kv_heads = 1;
   c.head_dim = 576;
   c.vocab_size = 512;
@@ -55,7 +56,7 @@ inline std::unique_ptr<Model> latent_model() {
   c.norm_eps = 1e-5f;
   c.rope_interleaved = true;
   LatentConfig& l = c.latent;
-  l.kv_rank = 512, l.q_rank = 48, l.nope_dim = 32, l.rope_dim = 64, l.value_dim = 32;
+  l.kv_rank = 512, l.q_rank = q_rank, l.nope_dim = 32, l.rope_dim = 64, l.value_dim = 32;
   l.query_scale = std::sqrt(static_cast<float>(c.head_dim) / static_cast<float>(l.query_dim()));
   c.ropes.resize(1);
   c.ropes[0].theta = 100000;
@@ -66,5 +67,7 @@ inline std::unique_ptr<Model> latent_model() {
   make_attending_weights(*model);
   return model;
 }
+inline std::unique_ptr<Model> latent_model() { return latents(20, 48); }
+inline std::unique_ptr<Model> latent_model_of_v2() { return latents(16, 0); }
 
 }  // namespace riffle::test

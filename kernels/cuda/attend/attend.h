@@ -22,8 +22,8 @@ inline constexpr int kRowWarps = 64;
 // to in parts (decode_parts.h), which share its order. The rules of papers/ and steps that the host
 // drives take up to kMaxGroup.
 inline constexpr int kMaxGroup = 8, kMaxHeads = 24;
-// The most slices and parts of a row, and the number of its counters in DecodeStep::arrivals: its
-// own, those of its parts, and those of its slices' parts.
+// A row has at most kMaxSlices slices and kMaxParts parts. It has kRowArrivals counters in
+// DecodeStep::arrivals: one for the row, one for each part, and one for each part of each slice.
 inline constexpr int kMaxSlices = 8, kMaxParts = kMaxHeads / kMaxGroup,
                      kRowArrivals = 1 + kMaxParts + kMaxSlices * kMaxParts;
 

@@ -21,8 +21,8 @@ struct MmaBlock {
   static constexpr int kHeads = 8, kSteps = D / 16, kTiles = kValueDim<D> / 8, kRowBytes = 2 * D,
                        kChunks = D / 8;
   static constexpr bool kKeepQ = D <= 64;  // in registers; else from shared memory for every block
-  // Registers do not hold the values of wide heads twice. So the last block's values are merged at
-  // once, and its result cannot be dropped.
+  // Registers cannot hold two copies of a wide head's output. So each block is added to the sum
+  // immediately, and its result cannot be dropped later.
   static constexpr bool kMergesAtOnce = D > kMaxNarrowDim;
   static constexpr int kValues = 2 * kTiles;
   static constexpr float kHeadroom =
@@ -231,7 +231,7 @@ struct MmaBlock {
           make_float2(o[i][0], o[i][1]);
     store_rest(to, stride);
   }
-  // Stores zeros in the dimensions of keys that values lack.
+  // Stores zeros in the dimensions that keys have and values do not.
   __device__ void store_rest(float* to, int stride) const {
     for (int x = kValueDim<D> + lane % 4; x < D; x += 4) to[head() * stride + x] = 0;
   }

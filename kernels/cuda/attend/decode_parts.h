@@ -20,8 +20,8 @@ constexpr int part_heads(int g) { return (g + row_parts(g) - 1) / row_parts(g); 
 // warps each, so that a single sequence keeps a large GPU busy. A sequence then has up to this many
 // items, the parts of all slices of all rows; kRowCtas CTAs attend to each.
 inline constexpr int kRowsTogether = 8;
-// Returns the most slices of a row, a power of two. A row of latents is the only one of its layer,
-// and two of its CTAs fit a multiprocessor.
+// Returns the most slices of a row, a power of two. With latent attention a layer has one row, and
+// two CTAs fit a multiprocessor.
 constexpr int most_slices(int n_kv_heads, int g, int head_dim) {
   const int together = head_dim == kLatentDim ? 2 * kRowsTogether : kRowsTogether;
   int slices = 1;
@@ -154,8 +154,9 @@ struct AttendArgs {
   bool tokens;  // single tokens are chosen: scratch.ranks has their number
   int n_groups, n_loaders;  // row groups; CTAs that fetch for rows whose turn is to come, if any
   float scale;              // log2(e) / sqrt(d)
-  // [rows][kRowArrivals], rows arrived_stride apart: a row's parts that have finished; for each
-  // part its slices that have; for each slice and part its CTAs that have. 0 before and after.
+  // [rows][kRowArrivals], rows arrived_stride apart. Counters of a row: finished parts; finished
+  // slices of each part; finished CTAs of each part of each slice. All are 0 before and after a
+  // launch.
   uint32_t* arrived;
   int64_t arrived_stride;
 };

@@ -1,6 +1,7 @@
-// The end of a row of decode attention: merges the warps' states in a fixed order; in the last CTA
-// of a slice's part to arrive here the CTAs' states; and in the last slice of the part the slices'
-// states, into the result. So parts do not wait for each other, except for the row's counts.
+// The end of a row of decode attention merges states in a fixed order. Each CTA merges its warps'
+// states. The last CTA of a part in a slice merges the CTAs' states. The last slice of a part
+// merges the slices' states into the result. Parts do not wait for each other, except for the row's
+// counts.
 #pragma once
 #include "kernels/cuda/attend/attend_row.cuh"
 #include "kernels/cuda/attend/softmax_state.cuh"

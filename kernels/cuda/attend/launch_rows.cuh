@@ -46,8 +46,9 @@ struct RowTraits {
 // more of them wait at once, and some CTAs fetch for the rows whose turn is still to come (not if
 // rows have parts: then the first part fetches for all). Row groups take the items in turns. Rings
 // do not become shorter for slices: of the most slices, few have positions in most rows of a
-// selection. Rows of latents are an exception: they are long to compute, so more warps are worth
-// more than longer rings.
+// selection. With latent attention rings do
+// become shorter for slices: blocks take long to compute, so more warps help more than longer
+// rings.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {

@@ -65,8 +65,8 @@ Status xielu(const void* x, int64_t count, WType in_type, void* out, WType out_t
              int64_t width = 0);
 
 // Products of heads with a matrix each (HeadProducts of src/backend/device.h), for the few rows of
-// a step: y[i*ldy + h*y_head + r] = w[h*rows + r] . (x + i*ldx + h*x_head). The `copied` values of
-// x behind the first w.cols are copied behind the product.
+// a step: y[i*ldy + h*y_head + r] = w[h*rows + r] . (x + i*ldx + h*x_head). The `copied` values
+// that follow the first w.cols of x are written after the product.
 struct HeadProductsStep {
   Matrix w;          // head h has rows [h * rows, (h + 1) * rows)
   int64_t rows = 0;  // rows of one head
@@ -79,8 +79,8 @@ struct HeadProductsStep {
   bool overlap = false;  // see Gemv::overlap
 };
 Status head_products_step(const HeadProductsStep& args, cudaStream_t stream);
-// Operands of such products in a prompt: out [n_heads][n][cols] of out_type. Copies the other
-// values to y, whose products have `rows` values.
+// Operands of such products in a prompt: out [n_heads][n][cols] of out_type. Writes the
+// remaining values of x to y, after the `rows` values of each product.
 struct HeadOperands {
   const float* x = nullptr;
   int64_t ldx = 0, x_head = 0;

@@ -1,7 +1,7 @@
-// Prompt attention for heads of more than 256 dimensions, as flash_prefill.cu has it for others,
-// with the same rules for a row's bits. A warp's registers hold the results of 16 queries for
-// kSlice dimensions. So a CTA computes a slice of the values, and each slice computes the scores
-// anew: for heads of 512 half more products than one pass would need.
+// Prompt attention for heads of more than 256 dimensions; flash_prefill.cu has smaller heads and
+// the rules for a row's bits. A warp's registers hold the results of 16 queries for kSlice
+// dimensions. So a CTA computes a slice of the values, and the CTAs of other slices compute the
+// scores again. Heads of 512 need 1.5 times as many products as one pass would.
 #include "kernels/cuda/head_dims.h"
 #include "kernels/cuda/prefill/flash_prefill_wide.h"
 #include "kernels/cuda/prefill/flash_tile.cuh"
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32 * kWarps) flash_prefill_wide_kernel(const F
   load_tile<T, kD>(p, kv, slice, first_tile * kKeys, total, kv_shared);
   load_queries<kD, T>(p, first, head, shared);
 
-  // As in flash_prefill.cu: this lane has rows lane / 4 and lane / 4 + 8 of the warp's.
+  // This lane has rows lane / 4 and lane / 4 + 8 of the warp's, as in flash_prefill.cu.
   const int warp_first = p.pos0 + first + warp * 16, warp_last = warp_first + 15;
   const uint32_t q_lane =
       q_shared + swizzled<T::kRowBytes>(lane & 15, lane >> 4) + warp * (16 * T::kRowBytes);
@@ -177,7 +177,8 @@ Status launch_tile(const FlashParams& params, int n_heads, const DeviceLimits& l
   return cudaGetLastError();
 }
 
-// The tile is the largest that fits: that of a Hopper, of an A100, or of GPUs with 99 KiB.
+// Takes the largest tile that fits. The tiles are for GPUs of compute capability 9.0, for an A100,
+// and for GPUs with 99 KiB of shared memory.
 template <int kD>
 Status launch_wide(const FlashParams& params, int n_heads, const DeviceLimits& limits,
                    cudaStream_t stream) {

@@ -427,14 +427,16 @@ Status choose_orders(const DecodeStep& step, const ShareRule& share, const Decod
     return s;
   const bool clusters = about.ptxVersion >= 90;
   a.ctas = clusters ? padded_group(a.g) : 1;  // at most kMaxCtas
-  const bool many = a.g > kMaxGroup;
   const int rows = step.n * step.n_kv_heads;
   const dim3 grid(a.ctas * rows);
+  // Kernels for few heads have fewer registers.
   if (!clusters)
-    return launch(many ? choose_kernel<kMaxHeads> : choose_kernel<kMaxGroup>, a, grid, kThreads,
-                  step.overlap, stream);
-  return launch_clusters(many ? choose_kernel<kMaxHeads / kMaxCtas> : choose_kernel<1>, a, grid,
-                         kThreads, a.ctas, step.overlap, stream);
+    return launch(a.g > kMaxGroup ? choose_kernel<kMaxHeads> : choose_kernel<kMaxGroup>, a, grid,
+                  kThreads, step.overlap, stream);
+  return launch_clusters(a.g > 2 * kMaxCtas ? choose_kernel<kMaxHeads / kMaxCtas>
+                         : a.g > kMaxCtas   ? choose_kernel<2>
+                                            : choose_kernel<1>,
+                         a, grid, kThreads, a.ctas, step.overlap, stream);
 }
 
 Status drop_samples(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream) {

@@ -18,7 +18,8 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-// Stages of a warp's ring: four, or two if codes are long. Steps: of 32 dimensions.
+// Stages of a warp's ring: four, or two if codes are long. Steps: number of steps, of 32 dimensions
+// each.
 template <int Steps>
 constexpr int kStagesOf = 32 * Steps > kMaxNarrowDim ? 2 : 4;
 constexpr float kLowest = -1e30f;  // log mass of nothing

@@ -69,7 +69,7 @@ template <int Steps>
 __global__ __launch_bounds__(kThreads) void encode_kernel(const __grid_constant__ Encode a) {
   constexpr int D = 32 * Steps, kEach = (D + kThreads - 1) / kThreads;
   extern __shared__ __align__(16) float memory[];
-  auto& keys = *reinterpret_cast<float(*)[2 * kInt2Tokens][D]>(memory);  // of the unit's tokens
+  auto& keys = *reinterpret_cast<float(*)[2 * kInt2Tokens][D]>(memory);  // keys of the unit
   __shared__ float largest[kWarps];
   const int d = a.layout.head_dim, words = int2_words(d), thread = threadIdx.x, lane = thread % 32,
             warp = thread / 32, groups = int2_unit_groups(a.layout.block_size),

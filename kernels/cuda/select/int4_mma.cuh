@@ -42,7 +42,7 @@ __device__ inline void mma_16832(int32_t (&c)[4], const uint32_t (&a)[4], uint32
 }
 
 // Queries as two signed 8-bit digits a dimension, four dimensions a word:
-// [word][nibble][digit][head]. Steps: of 32 dimensions.
+// [word][nibble][digit][head]. Steps: number of steps, of 32 dimensions each.
 template <int Steps>
 using QueryDigits = uint32_t[4 * Steps][2][2][kMaxGroup];
 

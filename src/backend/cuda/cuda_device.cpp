@@ -180,7 +180,7 @@ void CudaDevice::set_rows(Gemv& g, const float* x, const float* norm, int64_t n)
   g.norm = nullptr;
 }
 
-// out: rows of the residual stream, normalised.
+// Writes normalised rows of the residual stream x to out.
 void CudaDevice::normalise(const float* x, const float* norm, int64_t n, int64_t cols, void* out,
                            WType type) {
   check(rmsnorm(x, norm, n, cols, config_.stream_eps(), out, type, compute_, 0, config_.layer_norm),
@@ -417,11 +417,16 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
                             std::string& text) {
   cuda::KvLayout layout = cuda::device_layout(l);
   const int d = l.head_dim;
-  if (l.values_in_keys != (d == cuda::kLatentDim)) {
+  if (l.values_in_keys && d != cuda::kLatentDim) {
+    text = format("latent attention has rows of %d values, expected %d on a GPU: use device cpu", d,
+                  cuda::kLatentDim);
+    return false;
+  }
+  if (!l.values_in_keys && d == cuda::kLatentDim) {
     text = format(
-        "the CUDA kernels support multi-head latent attention with rows of %d values, and "
-        "no other heads of that size: found %d",
-        cuda::kLatentDim, d);
+        "heads have %d values, which a GPU supports for latent attention only: use device "
+        "cpu",
+        d);
     return false;
   }
   const cuda::DeviceScope on(device.ordinal);
@@ -451,6 +456,11 @@ static bool layer_supported(const BlockLayout& l, int group, const cuda::DeviceI
 
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
+  if (const int rank = c.latent.kv_rank; rank > cuda::kLatentValueDim) {
+    text = format("latents have %d values, expected at most %d on a GPU: use device cpu", rank,
+                  cuda::kLatentValueDim);
+    return false;
+  }
   int last = -1;  // the last layer with attention that was checked; one like it needs no check
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (c.recurs(layer)) {
@@ -489,8 +499,9 @@ bool cuda_chooses_tiles(const Config& config, std::string& text) {
   const auto device = cuda::find_device(text);
   if (!device) return false;
   if (const int d = config.widest_head(); d > cuda::kMaxNarrowDim) {
-    text = format("`prefill_selector` tiles needs heads of at most %d values on a GPU: found %d",
-                  cuda::kMaxNarrowDim, d);
+    text = format(
+        "`prefill_selector` tiles needs heads of at most %d values on a GPU: found %d: use dense",
+        cuda::kMaxNarrowDim, d);
     return false;
   }
   if (device->limits.compute >= 80) return true;

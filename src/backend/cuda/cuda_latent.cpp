@@ -37,8 +37,8 @@ void CudaDevice::multiply_heads(const HeadProducts& a) {
              operands.out_type, a.n, a.y + h * a.y_head, a.ldy, WType::F32, false);
 }
 
-// With KV in 8 bits keys are transformed, and so are the values that are the same rows. Transforms
-// n rows of attention's output back.
+// Values of latent attention are rows of keys, and keys in 8 bits are transformed. So this
+// transforms n rows of attention's output back.
 void CudaDevice::restore_values(int layer, float* out, int64_t n) {
   const BlockLayout layout = kv_.shape().layout(layer);
   if (!layout.values_in_keys || !layout.transforms_keys()) return;

@@ -110,7 +110,8 @@ void CudaDevice::check_selector(const Selector& selector, const Selection&) cons
           beyond_limits(config_, selection->most_group(), selection->most_dim());
       !beyond.empty())
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.selector` is %s, but the model has %s for a GPU: use dense, share or auto, or "
+         "`selection.selector` is %s, but the model has %s: on a GPU use dense, share or auto, or "
+         "use "
          "device cpu or emu",
          selector.name(), beyond.c_str());
   const char* found = why_host_residency(options_.options);
@@ -268,8 +269,8 @@ void CudaDevice::append_step(int layer, float* q, float* k, const float* v) {
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.attention)
-    // A layer that attends to an earlier one has the queries of that layer, and writes the same
-    // keys and values once more.
+    // With synthetic attention, a layer that attends to an earlier layer's KV gets that layer's
+    // queries, and writes its keys and values again.
     check(step_.attention->on_device()->step(kv_.shape().source(layer), a.sequences, a.n, a.n_heads,
                                              kv_.shape().rows(layer), a.tail_offset, a.layout, q,
                                              a.ldq, compute_),

@@ -80,9 +80,9 @@ const StepSelections& step_selections() {
 
 std::string beyond_limits(const Config& config, int most_group, int most_dim) {
   if (const int group = config.most_group(); group > most_group)
-    return format("%d query heads per KV head (more than %d)", group, most_group);
+    return format("%d query heads per KV head (at most %d)", group, most_group);
   if (const int d = config.widest_head(); d > most_dim)
-    return format("heads of %d values (more than %d)", d, most_dim);
+    return format("heads of %d values (at most %d)", d, most_dim);
   return "";
 }
 

@@ -11,7 +11,7 @@ using namespace riffle::test;
 
 namespace {
 
-constexpr std::unique_ptr<Model> (*kModels[])() = {sixteen_model, twelve_model};
+constexpr std::unique_ptr<Model> (*kModels[])() = {sixteen_model, twelve_model, twenty_model};
 
 }  // namespace
 
@@ -24,7 +24,8 @@ TEST_CASE("cuda: many query heads per KV head give the CPU's logits", "[cuda][pa
       const auto want = run(cpu, cpu.session(), prompt, steps);
       // Auto reads whole what fits the pool, with the bits of dense.
       for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::AUTO}) {
-        INFO("model " << (model == twelve_model) << ", KV " << type << ", selector " << selector);
+        INFO("model " << (model == twelve_model) << (model == twenty_model) << ", KV " << type
+                      << ", selector " << selector);
         Runtime r(on(DeviceKind::CUDA, selector, type), model);
         const auto got = run(r, r.session(), prompt, steps);
         check_close(got, want, type);
@@ -37,7 +38,8 @@ TEST_CASE("cuda: many query heads per KV head give the same bits from any pool",
   for (const auto model : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE})
       for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
-        INFO("model " << (model == twelve_model) << ", selector " << selector << ", KV " << type);
+        INFO("model " << (model == twelve_model) << (model == twenty_model) << ", selector "
+                      << selector << ", KV " << type);
         check_any_pool(on(DeviceKind::CUDA, selector, type), model);
       }
 }
@@ -48,7 +50,8 @@ TEST_CASE("cuda: many query heads per KV head: sequences, cuts and forks change 
   uint32_t seed = 0;
   for (const auto model : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
-      INFO("model " << (model == twelve_model) << ", selector " << selector);
+      INFO("model " << (model == twelve_model) << (model == twenty_model) << ", selector "
+                    << selector);
       ContextOptions o = on(DeviceKind::CUDA, selector);
       const ContextOptions alone = o;
       o.n_sessions = 5;
@@ -91,10 +94,10 @@ TEST_CASE("cuda: what many query heads per KV head cannot have is refused by nam
   o.residency = ResidencyKind::HOST;
   CHECK(refusal(o) ==
         "`residency` is host, expected that the GPU decides residency, since the model has 16 "
-        "query heads per KV head (more than 8)");
+        "query heads per KV head (at most 8)");
   for (const SelectorKind selector :
        here({SelectorKind::PSA, SelectorKind::TWILIGHT, SelectorKind::TOKENSELECT}))
     CHECK(refusal(on(DeviceKind::CUDA, selector))
-              .find("but the model has 16 query heads per KV head (more than 8) for a GPU") !=
+              .find("but the model has 16 query heads per KV head (at most 8): on a GPU use") !=
           std::string::npos);
 }

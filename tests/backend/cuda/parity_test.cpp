@@ -29,7 +29,8 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
             // With f16 KV prefill rounds all operands to 16 bits, which with these weights are
             // bf16: a value keeps 8 of them. Gemma 4's scores are not divided by the root of the
             // head size, so they magnify the rounding of keys.
-            CHECK(diff.relative <= (kv == KvKind::F32 ? 1e-3 : 5e-2));
+            const bool magnifies = c.config.at("model_type") == "gemma4_text";
+            CHECK(diff.relative <= (kv == KvKind::F32 ? 1e-3 : magnifies ? 5e-2 : 3.5e-2));
             if (kv == KvKind::F32) CHECK(diff.same_best);
           }
         }

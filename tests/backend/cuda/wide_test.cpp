@@ -1,4 +1,4 @@
-// Heads of 512 values and rows of latents (multi-head latent attention) on a GPU. Their logits are
+// Heads of 512 values and multi-head latent attention on a GPU. Their logits are
 // close to the CPU's, and their bits do not depend on the pool, the batch and the session's
 // history.
 #include "tests/backend/cuda/gpu_models.h"
@@ -18,7 +18,8 @@ struct Wide {
 };
 constexpr Wide kModels[] = {{"heads of 512", heads_of_512},
                             {"16 heads of 512 for a KV head", sixteen_of_512},
-                            {"latent", latent_model}};
+                            {"latent", latent_model},
+                            {"latent, queries without one", latent_model_of_v2}};
 
 }  // namespace
 
@@ -34,10 +35,14 @@ TEST_CASE("cuda: wide heads give the CPU's logits", "[cuda][wide]") {
         Runtime r(on(DeviceKind::CUDA, selector, type), model.make);
         check_close(run(r, r.session(), prompt, steps), want, type);
       }
+      ContextOptions o = on(DeviceKind::CUDA, SelectorKind::DENSE, type);
+      o.prefill_chunk = 70;
+      Runtime r(o, model.make);
+      check_close(run(r, r.session(), prompt, steps), want, type);
     }
 }
 
-// A share of 0 reads all blocks, but by the lists that the index makes.
+// A share of 0 reads all blocks, through the lists that the index makes.
 TEST_CASE("cuda: a share of wide heads that reads all blocks gives the CPU's logits",
           "[cuda][wide]") {
   if (skip()) return;
@@ -105,7 +110,8 @@ TEST_CASE("cuda: wide heads: the memory plan is enough", "[cuda][wide][memory]")
   }
 }
 
-TEST_CASE("cuda: what wide heads cannot have is refused by name", "[cuda][wide]") {
+TEST_CASE("cuda: selectors and tiles that do not support wide heads are refused by name",
+          "[cuda][wide]") {
   if (skip()) return;
   Runtime r(on(DeviceKind::CPU, SelectorKind::DENSE), heads_of_512);
   const auto refusal = [&](const ContextOptions& o) {
@@ -116,7 +122,7 @@ TEST_CASE("cuda: what wide heads cannot have is refused by name", "[cuda][wide]"
   };
   for (const SelectorKind selector : here({SelectorKind::PSA, SelectorKind::TWILIGHT}))
     CHECK(refusal(on(DeviceKind::CUDA, selector))
-              .find("but the model has heads of 512 values (more than 256) for a GPU") !=
+              .find("but the model has heads of 512 values (at most 256): on a GPU use") !=
           std::string::npos);
   ContextOptions tiles = on(DeviceKind::CUDA, SelectorKind::DENSE);
   tiles.prefill_selector = PrefillSelector::TILES;

@@ -115,8 +115,8 @@ std::unique_ptr<StepSelection> make_paper(const SelectionRule& rule) {
   return nullptr;
 }
 
-// Layers of more query heads per KV head or wider heads than PaperSelection takes run the core's
-// selectors.
+// PaperSelection supports at most kMaxGroup query heads per KV head and heads of at most
+// kMaxNarrowDim values. Other layers run the core's selectors.
 Status supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
   return group > kMaxGroup || layout.head_dim > kMaxNarrowDim
              ? cudaSuccess
