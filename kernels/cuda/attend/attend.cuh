@@ -11,27 +11,9 @@
 #include "kernels/cuda/attend/finish_row.cuh"
 #include "kernels/cuda/attend/launch_rows.cuh"
 #include "kernels/cuda/attend/patience.cuh"
+#include "kernels/cuda/attend/row_reads.cuh"
 
 namespace riffle::cuda {
-
-// The blocks of a row that attention reads, and the number of positions that are sure (or likely)
-// to be read, which may be fetched together. A row that reads everything needs no such help. The
-// lanes of a warp hold 32 positions at a time.
-struct RowReads {
-  RowGeometry geometry;
-  int likely;
-};
-__device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& sequence, int row) {
-  RowReads reads{row_geometry(a.step.rule, sequence.n_tokens, a.step.layout.block_size), 0};
-  RowGeometry& r = reads.geometry;
-  if (!r.everything) {
-    r.first_sample = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
-    r.n_total = r.first_sample + __ldcg(&a.scratch.ranks[row].sampled);
-  }
-  r.slices = slices_of(a.slices, r.n_total);
-  if (!r.everything) reads.likely = min(r.n_total, 32 * kRowWarps * r.slices);
-  return reads;
-}
 
 // Runs on the CTAs that are in no row group. Fetches the blocks that waiting rows are likely to
 // read, so that the link has work while groups compute. Rows are served in their order; a row's

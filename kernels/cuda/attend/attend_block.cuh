@@ -68,6 +68,8 @@ struct CoreBlock {
 
   __device__ int head() const { return lane % G; }
   __device__ bool leads() const { return lane < G; }
+  // Counts the last block 2^log2_times times.
+  __device__ void count_times(float log2_times) { m_b += log2_times; }
   __device__ float mass() const { return __fadd_rn(m_b, log2f(s_b)); }
   __device__ static int value_at(int sub, int j) {
     return (sub + j / Shape::kChunk * kLanes) * Shape::kChunk + j % Shape::kChunk;

@@ -15,6 +15,62 @@ namespace riffle::cuda {
 
 #if __CUDA_ARCH__ >= 800
 
+// Splits a query, of which 16 neighbouring lanes have every 16th value each, into two f16: calls
+// store(j, high, low) for raw[j]. Returns the factor that undoes the scaling.
+template <int D, class Store>
+__device__ inline float split_query(const float (&raw)[D / 16], Store&& store) {
+  float largest = 0;
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j) largest = fmaxf(largest, fabsf(raw[j]));
+#pragma unroll
+  for (int o = 8; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
+  // Scaled by a power of two that brings the largest one to 2^14 to 2^15. Low parts that underflow
+  // are then at most 2^-38 of it.
+  const int exponent = max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
+  const float up = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j) {
+    const float x = raw[j] * up;
+    const __half high = __float2half_rn(x);
+    store(j, high, __float2half_rn(x - __half2float(high)));
+  }
+  return __uint_as_float(static_cast<uint32_t>(127 - 14 + exponent) << 23);
+}
+
+// Probabilities are at most 2^kHeadroom, so that their low parts do not underflow.
+inline constexpr float kHeadroom = 14;
+
+// Turns a lane's scores of its head (-inf for a token that does not count) into probabilities p, in
+// two f16 each, and into the softmax m_b, s_b of the block. Four lanes have a head.
+template <int kK>
+__device__ inline void weigh_scores(const float (&x)[2 * kK][2], uint32_t (*p)[4], float& m_b,
+                                    float& s_b) {
+  float top = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < 2 * kK; ++i) top = fmaxf(top, fmaxf(x[i][0], x[i][1]));
+  top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+  top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+  m_b = __fsub_rn(top, kHeadroom);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 2 * kK; ++i) {
+    const float p0 = exp2_approx(__fsub_rn(x[i][0], m_b)),
+                p1 = exp2_approx(__fsub_rn(x[i][1], m_b));
+    sum = __fadd_rn(sum, __fadd_rn(p0, p1));
+    const __half2 high = __floats2half2_rn(p0, p1);
+    const float2 wide = __half22float2(high);
+    p[i / 2][i % 2 * 2] = reinterpret_cast<const uint32_t&>(high);
+    p[i / 2][i % 2 * 2 + 1] = pack_f16(__fsub_rn(p0, wide.x), __fsub_rn(p1, wide.y));
+  }
+  sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
+  s_b = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
+}
+
+// Returns the address of chunk c + 2 * step of a token's row in a stage, given that of chunk c < 2.
+__device__ inline uint32_t skip_chunks(uint32_t address, int step) {
+  return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
+}
+
 template <int D>
 struct MmaBlock {
   // Steps of 16 dimensions of keys; tiles of 8 dimensions of values.
@@ -25,8 +81,6 @@ struct MmaBlock {
   // immediately, and its result cannot be dropped later.
   static constexpr bool kMergesAtOnce = D > kMaxNarrowDim;
   static constexpr int kValues = 2 * kTiles;
-  static constexpr float kHeadroom =
-      14;  // probabilities are at most 2^14, so that their low parts do not underflow
 
   struct Shared {
     alignas(16)
@@ -47,6 +101,8 @@ struct MmaBlock {
 
   __device__ int head() const { return lane / 4; }
   __device__ bool leads() const { return lane % 4 == 0; }
+  // Counts the last block 2^log2_times times.
+  __device__ void count_times(float log2_times) { m_b += log2_times; }
   __device__ float mass() const { return __fadd_rn(m_b, log2f(s_b)); }  // log2 of the last block's
 
   // All threads of the CTA call load_q and split_q; q: [g][d]. load_q only requests q. split_q and,
@@ -65,25 +121,11 @@ struct MmaBlock {
   template <class Place>
   __device__ void split_q_to(Shared& shared, float score_scale, Place place) {
     const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
-    float largest = 0;
-#pragma unroll
-    for (int j = 0; j < D / 16; ++j) largest = fmaxf(largest, fabsf(raw[j]));
-#pragma unroll
-    for (int o = 8; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
-    // Scaled by a power of two that brings the largest one to 2^14 to 2^15. Low parts that
-    // underflow are then at most 2^-38 of it.
-    const int exponent =
-        max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
-    const float up = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
-    const float down = __uint_as_float(static_cast<uint32_t>(127 - 14 + exponent) << 23);
-#pragma unroll
-    for (int j = 0; j < D / 16; ++j) {
-      const float x = raw[j] * up;
-      const __half high = __float2half_rn(x);
+    const float down = split_query<D>(raw, [&](int j, __half high, __half low) {
       const int at = place(sub + 16 * j);
       shared.q[h][at] = high;
-      shared.q[h + kHeads][at] = __float2half_rn(x - __half2float(high));
-    }
+      shared.q[h + kHeads][at] = low;
+    });
     if (sub == 0) shared.scale[h] = score_scale * down;
   }
   __device__ void begin(const Shared& shared) {
@@ -96,11 +138,6 @@ struct MmaBlock {
     s = 0;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) o[i][0] = o[i][1] = 0;
-  }
-
-  // Returns the address of chunk c + 2 * step of a token's row, given that of chunk c < 2.
-  __device__ static uint32_t skip(uint32_t address, int step) {
-    return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
   }
 
   // Computes p, m_b and s_b. k: [16 kK tokens][D] in a stage. Only tokens with a bit in mask count.
@@ -124,7 +161,7 @@ struct MmaBlock {
 #pragma unroll
       for (int i = 0; i < kK; ++i) {
         uint32_t b[4];
-        ldmatrix4(b, skip(k_at, step) + i * 16 * kRowBytes);
+        ldmatrix4(b, skip_chunks(k_at, step) + i * 16 * kRowBytes);
         mma_16816(c[2 * i][step % kChains], q[kKeepQ ? step : 0], b[0], b[1]);
         mma_16816(c[2 * i + 1][step % kChains], q[kKeepQ ? step : 0], b[2], b[3]);
       }
@@ -141,29 +178,9 @@ struct MmaBlock {
       }
     weigh<kK>(x);
   }
-  // Turns the scores of this lane's head (-inf for a token that does not count) into probabilities,
-  // m_b and s_b.
   template <int kK>
   __device__ void weigh(const float (&x)[2 * kK][2]) {
-    float top = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 2 * kK; ++i) top = fmaxf(top, fmaxf(x[i][0], x[i][1]));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-    m_b = __fsub_rn(top, kHeadroom);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * kK; ++i) {
-      const float p0 = exp2_approx(__fsub_rn(x[i][0], m_b)),
-                  p1 = exp2_approx(__fsub_rn(x[i][1], m_b));
-      sum = __fadd_rn(sum, __fadd_rn(p0, p1));
-      const __half2 high = __floats2half2_rn(p0, p1);
-      const float2 wide = __half22float2(high);
-      p[i / 2][i % 2 * 2] = reinterpret_cast<const uint32_t&>(high);
-      p[i / 2][i % 2 * 2 + 1] = pack_f16(__fsub_rn(p0, wide.x), __fsub_rn(p1, wide.y));
-    }
-    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
-    s_b = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
+    weigh_scores<kK>(x, p, m_b, s_b);
   }
   // Takes column j of a tile of the last block's values.
   __device__ void take_value(int tile, int j, float value) {
@@ -185,7 +202,7 @@ struct MmaBlock {
 #pragma unroll
       for (int i = 0; i < kK; ++i) {
         uint32_t b[4];
-        ldmatrix4_trans(b, skip(v_at, step) + i * 16 * kRowBytes);
+        ldmatrix4_trans(b, skip_chunks(v_at, step) + i * 16 * kRowBytes);
         mma_16816(c[0], p[i], b[0], b[1]);
         mma_16816(c[1], p[i], b[2], b[3]);
       }

@@ -120,16 +120,16 @@ __device__ inline int64_t first_of_part(const AttendArgs& a, int row, int part) 
   return int64_t(row) * a.heads + part * a.group;
 }
 
-template <class T, int D, int G, class From = FromTables>
+template <class T, int D, int G, class From = FromTables,
+          class Block = typename BlockOf<T, D, G>::type, class Memory = AttendMemory<T, D, G>>
 struct RowWarp {
   using Shape = BlockShape<T, D>;
-  using Block = typename BlockOf<T, D, G>::type;
   using StageOf = Stage<T, D>;
 
   const AttendArgs& a;
   const StepSequence& sequence;
   const RowGeometry& r;
-  AttendMemory<T, D, G>& memory;
+  Memory& memory;
   const From sources;
   uint4* ring;                         // this warp's stages
   const int32_t* order;                // this row's
@@ -149,8 +149,7 @@ struct RowWarp {
   int2 last;                 // block and Source of the last result
 
   __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry,
-                     AttendMemory<T, D, G>& m, uint4* stages, const Item& item,
-                     const From& sources_ = {})
+                     Memory& m, uint4* stages, const Item& item, const From& sources_ = {})
       : a(args), sequence(s), r(geometry), memory(m), sources(sources_), ring(stages) {
     row = item.row;
     block_.load_q(a.step.q + first_of_part(a, row, item.part) * a.step.layout.head_dim,
@@ -305,8 +304,8 @@ struct RowWarp {
     }
     block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, mask, memory.block);
     if (const int p = own(used); p >= r.first_sample)  // a sample counts 2^weight times
-      block_.m_b +=
-          __ldcg(a.scratch.sample_weights + int64_t(row) * kMaxSamples + p - r.first_sample);
+      block_.count_times(
+          __ldcg(a.scratch.sample_weights + int64_t(row) * kMaxSamples + p - r.first_sample));
   }
   __device__ void values() {
     const int stage = used % a.n_stages;
@@ -316,9 +315,15 @@ struct RowWarp {
       if (halves()) return values_in_place_of_keys(what);
     block_.values(block_at + StageOf::values_at(a.step.layout.block_size), a.step.layout.block_size,
                   memory.block);
+    release();
+  }
+  // Gives back the stage of the block at own position number `used`, whose values have been read.
+  __device__ void release() {
+    const int stage = used % a.n_stages;
+    const int2 what = memory.stages[warp][stage];
     if (what.y == kMiss) {
       ++misses;
-      if (fills_slots()) keep(what.x, block_at);
+      if (fills_slots()) keep(what.x, ring + stage * stage_chunks());
     }
     last = what;
     __syncwarp();  // before the stage is written again

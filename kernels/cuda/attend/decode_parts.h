@@ -1,6 +1,7 @@
 // The parts of a decode step (score, rank, attend) and the scratch memory between them: for the
 // files of decode attention, and for code that times or tests the parts one by one. Plain C++.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/attend/attend.h"
@@ -28,6 +29,8 @@ constexpr int most_slices(int n_kv_heads, int g, int head_dim) {
   while (2 * slices * n_kv_heads * row_parts(g) <= together && slices < kMaxSlices) slices *= 2;
   return slices;
 }
+// The most slices of a row of attend_latent, whose CTAs have all heads of the row.
+constexpr int most_latent_slices(int n_kv_heads) { return most_slices(n_kv_heads, 1, 0); }
 // Returns the number of slices of a row that reads n positions: the largest power of two up to
 // `most` that leaves each warp two positions or more. It does not depend on the step's other rows,
 // so results do not either.
@@ -84,6 +87,11 @@ static_assert(kFinished + kRowArrivals <= kCounterStride);
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
 
+// Returns the floats of a state: values and {m, s} of some heads, in whole 16-byte chunks.
+constexpr int64_t state_floats(int64_t heads, int64_t dim) {
+  return heads * dim + (2 * heads + 3) / 4 * 4;
+}
+
 // Deals out a step's scratch memory, part by part.
 struct ScratchParts {
   std::byte* base;
@@ -104,17 +112,21 @@ inline void take_scratch(const DecodeStep& step, bool shares, ScratchParts& part
                 slices = most_slices(step.n_kv_heads, g, step.layout.head_dim),
                 items = rows * slices * row_parts(g);
   const int64_t dim = padded_dim(step.layout.head_dim);
-  // Values and {m, s} of some heads, in whole 16-byte chunks.
-  const auto floats = [&](int64_t heads) { return heads * dim + (2 * heads + 3) / 4 * 4; };
-  s.cta_floats = floats(part_heads(g));
-  s.slice_floats = floats(g);
+  s.cta_floats = state_floats(part_heads(g), dim);
+  s.slice_floats = state_floats(g, dim);
   s.head_stride = kMaxGroup * row_parts(g);
   parts.take(s.counters, rows * kCounterStride);
   parts.take(s.ranks, rows);
   parts.take(s.head_scores, rows * g * step.max_blocks);
   parts.take(s.order, rows * step.max_blocks);
-  parts.take(s.cta_states, items * kRowCtas * s.cta_floats);
-  parts.take(s.cta_counts, items * kRowCtas * 2);
+  int64_t state_sum = items * s.cta_floats, ctas = items * kRowCtas;
+  if (dim == kLatentDim) {  // attend_latent has other items
+    const int64_t latent = rows * most_latent_slices(step.n_kv_heads);
+    state_sum = std::max(state_sum, latent * s.slice_floats);
+    ctas = std::max(ctas, latent * kRowCtas);
+  }
+  parts.take(s.cta_states, kRowCtas * state_sum);
+  parts.take(s.cta_counts, ctas * 2);
   parts.take(s.slice_states, slices > 1 ? rows * slices * s.slice_floats : 0);
   if (shares) {
     parts.take(s.tail_scores, rows * s.head_stride * kMaxBlock);
