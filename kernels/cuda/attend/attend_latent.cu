@@ -1,3 +1,5 @@
+// Decode attention over f16 rows of latents (attend_latent.h): the kernel of CTAs with all heads of
+// a row, and the kernel that merges their states.
 #include "kernels/cuda/attend/attend_latent.h"
 #include "kernels/cuda/attend/finish_row.cuh"
 #include "kernels/cuda/attend/latent_block.cuh"
@@ -158,6 +160,7 @@ Status attend_latent(const AttendArgs& args, const DeviceLimits& limits, cudaStr
   a.parts = 1;
   a.group = a.heads;
   a.slices = most_latent_slices(a.step.n_kv_heads);
+  a.least = 1;  // CTAs do not wait for each other, so a slice costs little
   a.scratch.cta_floats = state_floats(a.heads, kLatentDim);
   const auto kernel = latent_kernel;
   cudaFuncAttributes attributes;

@@ -29,6 +29,7 @@ AttendArgs attend_arguments(const DecodeStep& step, const DecodeScratch& scratch
   args.parts = row_parts(args.heads);
   args.group = part_heads(args.heads);
   args.slices = most_slices(step.n_kv_heads, args.heads, step.layout.head_dim);
+  args.least = 2;
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
   args.arrived = scratch.counters + kFinished;
   args.arrived_stride = kCounterStride;

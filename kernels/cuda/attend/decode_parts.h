@@ -32,11 +32,11 @@ constexpr int most_slices(int n_kv_heads, int g, int head_dim) {
 // The most slices of a row of attend_latent, whose CTAs have all heads of the row.
 constexpr int most_latent_slices(int n_kv_heads) { return most_slices(n_kv_heads, 1, 0); }
 // Returns the number of slices of a row that reads n positions: the largest power of two up to
-// `most` that leaves each warp two positions or more. It does not depend on the step's other rows,
-// so results do not either.
-RIFFLE_HOST_DEVICE constexpr int slices_of(int most, int n) {
+// `most` that leaves each warp `least` positions or more. It does not depend on the step's other
+// rows, so results do not either.
+RIFFLE_HOST_DEVICE constexpr int slices_of(int most, int n, int least = 2) {
   int slices = 1;
-  while (2 * slices <= most && n >= 2 * 2 * slices * kRowWarps) slices *= 2;
+  while (2 * slices <= most && n >= least * 2 * slices * kRowWarps) slices *= 2;
   return slices;
 }
 
@@ -161,6 +161,7 @@ struct AttendArgs {
   int heads;         // g
   int parts, group;  // parts of a row; the most heads of a part
   int slices;        // the most slices of a row
+  int least;         // positions that a slice leaves to each warp at least
   int n_stages;      // blocks of the ring that each warp has in shared memory
   bool halves;  // there is room for half a block only: its keys, then its values in their place
   bool tokens;  // single tokens are chosen: scratch.ranks has their number

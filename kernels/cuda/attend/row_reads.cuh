@@ -18,7 +18,7 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
     r.first_sample = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
     r.n_total = r.first_sample + __ldcg(&a.scratch.ranks[row].sampled);
   }
-  r.slices = slices_of(a.slices, r.n_total);
+  r.slices = slices_of(a.slices, r.n_total, a.least);
   if (!r.everything) reads.likely = min(r.n_total, 32 * kRowWarps * r.slices);
   return reads;
 }
