@@ -39,7 +39,8 @@ constexpr std::initializer_list<std::string_view> kDeepSeekCoder = {
     kDigitPattern};
 constexpr std::initializer_list<std::string_view> kHunyuan = {kUpToThreeDigitsPattern,
                                                               kHanKanaPattern, kHunyuanPattern},
-                                                  kLaguna = {kLinesPattern, kQwen2Pattern};
+                                                  kLaguna = {kLinesPattern, kQwen2Pattern},
+                                                  kAya = {kDigitGroupsPattern, kCasedPattern};
 constexpr std::initializer_list<std::string_view> kDefault = {kPunctuationPattern, kGpt2Pattern,
                                                               kDigitsPattern, kThreeDigitsPattern};
 constexpr Family kFamilies[] = {
@@ -61,6 +62,8 @@ constexpr Family kFamilies[] = {
     {"seed-coder", false, kSeed, false, false},
     {"glm4", false, kLlama3, true, false},
     {"command-r", true, kSmolLm, false, false},
+    {"cohere2moe", true, kAya, false, false},
+    {"tiny_aya", true, kAya, false, false},
     {"mellum2", false, kSmolLm, false, false},
     {"mellum", false, kGpt2, false, false},
     {"hunyuan", false, kQwen2, false, false},

@@ -22,6 +22,7 @@ uint64_t weights_fingerprint(const Model& model) {
                           c.vocab_size, c.experts.n, c.experts.n_used, c.experts.hidden_dim})
     sum.add_value(value);
   sum.add_value(c.norm_eps);
+  if (c.experts.shared_scale != 1) sum.add_value(c.experts.shared_scale);
   if (const LatentConfig& l = c.latent) {
     for (const int value : {l.kv_rank, l.q_rank, l.nope_dim, l.rope_dim, l.value_dim})
       sum.add_value(value);

@@ -184,6 +184,7 @@ struct ExpertsConfig {
   // output is multiplied by sigmoid(LayerWeights::shared_gate x).
   int shared_dim = 0;
   bool shared_gate = false;
+  float shared_scale = 1;  // factor of its output; Routing::scale is that of the others
   // The layer's FFN without experts runs next to them: LayerWeights has the tensors of both, and
   // Device::ffn adds their results.
   bool next_to_ffn = false;

@@ -243,7 +243,9 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
     for (const char* key :
          {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
       count(key, windowed->head_dim);
-  out.f32(a + "." + field::kNormEps.gguf, c.layer_norm_eps > 0 ? c.layer_norm_eps : c.norm_eps);
+  // With the first key a cohere2moe has RMS norms.
+  if (!c.layer_norm)
+    out.f32(a + "." + field::kNormEps.gguf, c.layer_norm_eps > 0 ? c.layer_norm_eps : c.norm_eps);
   if (family.one_part || family.layer_norm)
     out.f32(a + ".attention.layer_norm_epsilon", c.norm_eps);  // llama.cpp's key
   const Rope& rope = c.ropes[0];
@@ -271,7 +273,8 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
     constexpr std::string_view kShared = "expert_shared_feed_forward_length";
     if (c.experts.shared_dim > 0 && family.hidden_dim.gguf != kShared)
       count(kShared.data(), c.experts.shared_dim);
-    if (c.experts.routing.sigmoid && has_key("expert_gating_func")) count("expert_gating_func", 2);
+    if (has_key("expert_gating_func"))
+      count("expert_gating_func", c.experts.routing.sigmoid ? 2 : 1);  // 1: a softmax
     if (has_key("leading_dense_block_count"))
       count("leading_dense_block_count",
             static_cast<int>(std::count_if(c.layers.begin(), c.layers.end(),

@@ -37,6 +37,15 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kOtherThanSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 
+// kDigitGroupsPattern for PCRE2. Each group of the pattern looks at all later digits, which takes
+// quadratic time. Here only the first group of a run does; later ones follow it. The set is
+// Oniguruma's word characters that are no digits: the pattern's \b after a digit is that none
+// follows.
+constexpr std::string_view kDigitGroups =
+    R"(\G(?<=\p{Nd})\p{Nd}{3}|(?<!\p{Nd})\p{Nd}{1,3}(?=(?:\p{Nd}{3})*+)"
+    R"((?![\p{Nd}\p{L}\p{M}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
+    R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])))";
+
 // General categories mean the same to both libraries.
 constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
                                             "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
@@ -368,13 +377,16 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& file,
                                                 kUpToThreeDigitsPattern,
                                                 kHanKanaPattern,
                                                 kHunyuanPattern,
-                                                kLinesPattern};
+                                                kLinesPattern,
+                                                kDigitGroupsPattern};
   const bool known = std::find(std::begin(kKnown), std::end(kKnown), pattern) != std::end(kKnown);
   // If the pattern were tried at every space of a run that does not end the text, it would take
   // quadratic time. If it matches at one of them, it also matches at the first.
   const std::string_view linear =
       pattern == kTrailingSpacePattern ? std::string_view(R"((?<!\s)\s+$)") : pattern;
-  code_ = compile(Translator(linear, file, field).run(), known, file, field);
+  code_ = compile(pattern == kDigitGroupsPattern ? std::string(kDigitGroups)
+                                                 : Translator(linear, file, field).run(),
+                  known, file, field);
   text_ = pattern;
 }
 

@@ -106,5 +106,7 @@ inline constexpr std::string_view kHunyuanPattern =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
     R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kLinesPattern = R"([^\n]+|[\n]+)";
+// Tiny Aya and Cohere's mixtures: groups of three digits, from the last one. kCasedPattern follows.
+inline constexpr std::string_view kDigitGroupsPattern = R"(\d{1,3}(?=(?:\d{3})*\b))";
 
 }  // namespace riffle

@@ -1,5 +1,5 @@
-// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash, Hunyuan, Laguna and
-// Apertus.
+// Fields of Mellum, EXAONE's mixtures, ERNIE's mixtures, Granite Swash, Hunyuan, Laguna, Apertus
+// and Command R.
 #include "quantize/gguf_metadata.h"
 #include "tests/import/config_of.h"
 #include "tests/import/edited_gguf.h"
@@ -277,4 +277,69 @@ TEST_CASE("Command R: norms, windows and logits", "[families]") {
   windows.erase("cohere2.attention.sliding_window");
   expect_error(RIFFLE_BAD_MODEL, {"cohere2.attention.sliding_window: found none"},
                [&] { windows.config(); });
+}
+
+TEST_CASE("Cohere's mixtures: layers, router and shared experts", "[families]") {
+  const auto full_with_rope = [](const Config& c, int layer) {
+    return c.layers[layer].window == 0 && c.ropes[c.layers[layer].rope].theta > 0;
+  };
+  const Config wide = config_of(tiny_checkpoint("cohere2_moe_wide").config);
+  CHECK(wide.layer_norm);
+  CHECK(wide.hidden_dim == 96);
+  CHECK(wide.experts.hidden_dim == 32);
+  CHECK(wide.experts.shared_dim == 64);
+  CHECK(wide.experts.routing.sigmoid);
+  CHECK(wide.experts.routing.scale == 0.5f);
+  CHECK(wide.experts.shared_scale == 0.5f);
+  CHECK_FALSE(wide.layers[0].has_experts);
+  CHECK(full_with_rope(wide, 0));
+  CHECK(wide.layers[3].window == 64);
+  CHECK(wide.layers[4].window == 0);
+  CHECK_FALSE(full_with_rope(wide, 4));
+  const Config sum = config_of(tiny_checkpoint("cohere2_moe").config);
+  CHECK(sum.experts.routing.scale == 1);
+  CHECK(sum.experts.shared_scale == 1);
+  CHECK_FALSE(sum.experts.routing.sigmoid);
+  CHECK_FALSE(full_with_rope(sum, 0));
+  const Config plain = config_of(tiny_checkpoint("cohere2_moe_plain").config);
+  CHECK_FALSE(plain.layer_norm);
+  CHECK(plain.norm_eps == 1e-6f);
+  CHECK(plain.experts.shared_dim == 0);
+  CHECK(plain.experts.routing.scale == 1);
+
+  auto json = tiny_checkpoint("cohere2_moe_plain").config;
+  json["norm_topk_prob"] = false;  // without effect after a softmax
+  CHECK(config_of(json).experts.renormalised);
+  refused("cohere2_moe", RIFFLE_UNSUPPORTED, "expert_selection_fn", "topk",
+          "expert_selection_fn: found \"topk\", expected \"softmax\" or \"sigmoid\"");
+  refused("cohere2_moe", RIFFLE_UNSUPPORTED, "shared_expert_combination_strategy", "max",
+          "shared_expert_combination_strategy: found \"max\", expected \"average\" or \"sum\"");
+  refused("cohere2_moe", RIFFLE_BAD_MODEL, "num_shared_experts", 65,
+          "num_shared_experts: found 65, expected at most 64");
+  refused("cohere2_moe_wide", RIFFLE_BAD_MODEL, "prefix_dense_sliding_window_pattern", 0,
+          "prefix_dense_sliding_window_pattern: found 0, expected at least 1");
+  unwritten("cohere2_moe_wide", "shared_expert_combination_strategy", "sum",
+            "shared_expert_combination_strategy: found \"sum\", expected \"average\", to write");
+  unwritten("cohere2_moe", "mlp_layer_types", {"dense", "sparse", "sparse", "sparse", "sparse"},
+            "prefix_dense_sliding_window_pattern: found a layer without experts, window and RoPE");
+
+  EditedGguf g("cohere2_moe_wide");
+  const auto sigmoid = [&] { return g.config().experts.routing.sigmoid; };
+  CHECK(g.config().layer_norm);
+  CHECK(full_with_rope(g.config(), 0));
+  CHECK_FALSE(full_with_rope(g.config(), 4));
+  g.f32("cohere2moe.expert_weights_scale", 3);
+  CHECK(g.config().experts.routing.scale == 1.5f);
+  CHECK(g.config().experts.shared_scale == 0.5f);
+  g.f32("cohere2moe.attention.layer_norm_rms_epsilon", 1e-4f);
+  CHECK_FALSE(g.config().layer_norm);
+  CHECK(g.config().norm_eps == 1e-4f);
+  g.erase("cohere2moe.expert_gating_func");
+  CHECK(sigmoid());
+  g.u32("cohere2moe.expert_gating_func", 1);
+  CHECK_FALSE(sigmoid());
+  g.u32("cohere2moe.expert_gating_func", 3);
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"cohere2moe.expert_gating_func: found 3, expected 1 (softmax) or 2 (sigmoid)"},
+               [&] { sigmoid(); });
 }

@@ -249,6 +249,7 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
           {"qwen3next_wide", "mlp_only_layers"},
           {"nemotron_h_moe_wide", "layers: found FFNs"},
           {"muse_glimmer_tied", "post_norm_eps"},
+          {"cohere2_moe", "mlp_layer_types"},
           {"muse_glimmer_wide_tied", "layer_rope_theta"}};
       if (const auto it = beyond_gguf.find(c.name); it != beyond_gguf.end()) {
         expect_error(RIFFLE_UNSUPPORTED, {"config.json", it->second.c_str()},

@@ -78,11 +78,12 @@ Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, 
 
 // x[i] += sum over k of routed[i][k].weight * y[at[i][k]], in this order; n rows of dim. Without
 // `add` x[i] is the sum. at null: y[i * n_used + k]. overlap: see Gemv::overlap. The output of a
-// shared expert, if there is one, is the last term: sigmoid(share[i]) * shared[i] or, if share is
-// null, shared[i].
+// shared expert, if there is one, is the last term: scale * sigmoid(share[i]) * shared[i] or, if
+// share is null, scale * shared[i].
 struct SharedOutput {
   const float* shared = nullptr;  // [n][dim]; null: there is none
   const float* share = nullptr;   // [n]
+  float scale = 1;
 };
 Status combine_rows(const float* y, const Routed* routed, const int32_t* at, int64_t n, int n_used,
                     int64_t dim, float* x, bool overlap, cudaStream_t stream,

@@ -37,7 +37,9 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
     sum = fmaf(a.routed[k].weight, a.y[(a.at == nullptr ? k : a.at[k]) * a.dim + c], sum);
   if (a.shared.shared != nullptr) {
     // If e^-share overflows, the quotient is 0, which is the sigmoid's rounded value.
-    const float share = a.shared.share == nullptr ? 1.0f : 1.0f / (1.0f + expf(-a.shared.share[i]));
+    const float scale = a.shared.scale, share = a.shared.share == nullptr
+                                                    ? scale
+                                                    : scale / (1.0f + expf(-a.shared.share[i]));
     sum = fmaf(share, a.shared.shared[i * a.dim + c], sum);
   }
   float* const x = a.x + i * a.dim + c;

@@ -155,11 +155,12 @@ void CpuDevice::shared_ffn(const LayerWeights& w, const float* in, float* x, int
   const float* const values = ffn_in(w.shared, w.xielu, in, n, phase);
   const float *gate = static_cast<const float*>(w.shared_gate.data), *out = expert_out_.as<float>();
   const LinearOut back = {&w.shared.w2, expert_out_.as<float>(), dim};
-  shares_.assign(n, 1);
+  const float scale = config_.experts.shared_scale;
+  shares_.assign(n, scale);
   threads_->parallel_for(gate ? n : 0, [&](int64_t i, int) {  // before `in` may be overwritten
     double sum = 0;
     for (int64_t c = 0; c < dim; ++c) sum += static_cast<double>(in[i * dim + c]) * gate[c];
-    shares_[i] = static_cast<float>(1 / (1 + std::exp(-sum)));
+    shares_[i] = static_cast<float>(scale / (1 + std::exp(-sum)));
   });
   products_.multiply({&back, 1}, values, n, phase);
   threads_->parallel_for(n, [&](int64_t i, int) {

@@ -116,7 +116,7 @@ SharedOutput CudaDevice::shared_expert(const LayerWeights& w, const float* x, in
     ffn_out_of_step(s.w2, n, out, Then::Store);
   }
   const float* const shares = experts.scores.as<float>() + n * config_.experts.n;
-  return {out, w.shared_gate.data ? shares : nullptr};
+  return {out, w.shared_gate.data ? shares : nullptr, config_.experts.shared_scale};
 }
 
 void CudaDevice::run_host_experts(const LayerWeights& w, int64_t n) {

@@ -8,7 +8,8 @@ extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistr
     kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid, kMuseGlimmer, kLfm2, kLfm2Moe,
     kQwen35, kQwen35Moe, kGraniteHybrid, kNemotronH, kNemotronHMoe, kQwen3Next, kGemma4,
     kGemma4Unified, kSeedOss, kErnie45, kGlm4, kDeepseekV2, kDeepseekV3, kGlm4MoeLite, kMellum,
-    kExaoneMoe, kErnie45Moe, kGraniteSwa, kHunyuan, kLaguna, kApertus, kCohere, kCohere2;
+    kExaoneMoe, kErnie45Moe, kGraniteSwa, kHunyuan, kLaguna, kApertus, kCohere, kCohere2,
+    kCohere2Moe;
 
 // The first of several families with the same general.architecture is taken: OLMo 3 is an OLMo 2
 // whose layers may have windows, and dense Granite 4.0 differs from Granite only in Hugging Face
@@ -22,7 +23,7 @@ static constexpr const Family* kFamilies[] = {
     &kGemma4Unified, &kSeedOss,     &kErnie45,      &kGlm4,      &kDeepseekV2,
     &kDeepseekV3,    &kGlm4MoeLite, &kMellum,       &kExaoneMoe, &kErnie45Moe,
     &kGraniteSwa,    &kHunyuan,     &kLaguna,       &kApertus,   &kCohere,
-    &kCohere2};
+    &kCohere2,       &kCohere2Moe};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -70,7 +71,6 @@ static constexpr struct {
     {"deepseek32", "deepseek_v32", "multi-head latent attention chosen by an indexer"},
     {"glm-dsa", "glm_moe_dsa", "multi-head latent attention chosen by an indexer"},
     {"kimi-linear", "kimi_linear", "Kimi delta attention"},
-    {"cohere2moe", "cohere2_moe", "the mean of the outputs of routed and shared experts"},
     {"hunyuan-moe", "hunyuan_v1_moe", "Hunyuan's mixture of experts"},
     {"mamba", "mamba", "Mamba-1 layers"},
     {"jamba", "jamba", "Mamba-1 layers"},
