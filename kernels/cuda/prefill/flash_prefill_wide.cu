@@ -17,7 +17,7 @@ template <int kD, int kWarps_, int kKeys_>
 struct WideTile {
   static constexpr int kWarps = kWarps_, kThreads = 32 * kWarps, kRows = 16 * kWarps,
                        kKeys = kKeys_;
-  static constexpr int kChunks = kD / 8, kValueChunks = kSlice / 8;  // 16-byte chunks of a row
+  static constexpr int kChunks = kD / 8;  // 16-byte chunks of a row
   static constexpr int kRowBytes = 2 * kD,
                        kValueRowBytes = kValuesInKeys<kD> ? kRowBytes : 2 * kSlice;
   static constexpr int kQBytes = kRows * kRowBytes, kKeyBytes = kKeys * kRowBytes,
@@ -52,8 +52,8 @@ __device__ __forceinline__ void load_tile(const FlashParams& p, const std::byte*
                                           int first, int total, uint32_t stage) {
   load_rows<T, kD, T::kChunks, T::kRowBytes>(p, head, first, total, stage);
   if constexpr (!kValuesInKeys<kD>)
-    load_rows<T, kD, T::kValueChunks, T::kValueRowBytes>(
-        p, head + p.value_offset + slice * (2 * kSlice), first, total, stage + T::kKeyBytes);
+    load_rows<T, kD, kSlice / 8, T::kValueRowBytes>(p, head + p.value_offset + slice * (2 * kSlice),
+                                                    first, total, stage + T::kKeyBytes);
   cp_async_commit();
 }
 
