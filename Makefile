@@ -62,7 +62,9 @@ endif
 
 # Sources are found by folder: code that needs the CUDA toolkit is in folders called cuda, and
 # no_cuda.cpp takes its place without the toolkit.
-SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') $(ROOMS) $(3) | sort)
+# Code for one architecture of CPUs is in folders called x86 and arm.
+ARCH     := $(if $(filter aarch64%,$(shell $(CXX) -dumpmachine)),arm,x86)
+SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') ! -path '*/$(if $(filter arm,$(ARCH)),x86,arm)/*' $(ROOMS) $(3) | sort)
 ROOMS    := $(if $(CORE),! -path '*/papers/*' ! -path '*/measure/*',! -name no_papers.cpp ! -name no_measure.cpp)
 LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')
 CU_SRC   := $(call SOURCES,kernels,*.cu)
@@ -79,10 +81,12 @@ all: $(OUT)/riffle $(OUT)/libriffle.so $(OUT)/libriffle.a
 
 # The functions of the headers, with the types that abidw reads (tools/package/abi.sh).
 $(BUILD)/src/api/%.o $(BUILD)/src/measure/api_measure.o: CXXFLAGS += -g
-# One file per instruction set; dispatch.cpp picks at run time.
+# One file per instruction set; dispatch.cpp picks at run time. Every ARM of 64 bits has NEON.
 $(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
+$(BUILD)/kernels/cpu/%_dotprod.o: CXXFLAGS += -march=armv8.2-a+dotprod+fp16
+$(BUILD)/kernels/cpu/%_i8mm.o:   CXXFLAGS += -march=armv8.2-a+dotprod+fp16+i8mm+bf16
 $(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
 $(BUILD)/src/cli/%.o $(BUILD)/src/measure/commands/%.o: CXXFLAGS += $(CLI_CFLAGS)
 # Compiling the tests takes longer than running them.

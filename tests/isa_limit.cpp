@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 using riffle::cpu::Isa;
 
@@ -13,8 +14,8 @@ extern "C" bool __real__ZN6riffle3cpu13isa_availableENS0_3IsaE(Isa isa);
 namespace riffle::test {
 namespace {
 
-constexpr Isa kIsas[] = {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx};
-constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "amx"};
+constexpr std::string_view kNames[] = {"scalar", "avx2",    "avx512", "amx",
+                                       "neon",   "dotprod", "i8mm"};  // in the order of Isa
 
 const char* asked() {
   const char* name = std::getenv("RIFFLE_TEST_ISA");
@@ -22,16 +23,22 @@ const char* asked() {
 }
 
 std::optional<Isa> limit() {
-  for (size_t i = 0; asked() && i < std::size(kIsas); ++i)
-    if (kNames[i] == asked()) return kIsas[i];
+  for (size_t i = 0; asked() && i < std::size(kNames); ++i)
+    if (kNames[i] == asked()) return static_cast<Isa>(i);
   return std::nullopt;
 }
 
 }  // namespace
 
+std::vector<Isa> arch_isas() {
+  std::vector<Isa> all = {Isa::Scalar};
+  for (const cpu::VectorSet& set : cpu::vector_sets()) all.push_back(set.isa);
+  return all;
+}
+
 std::vector<const cpu::Kernels*> usable_isas() {
   std::vector<const cpu::Kernels*> usable;
-  for (const Isa isa : kIsas)
+  for (const Isa isa : arch_isas())
     if (cpu::isa_available(isa)) usable.push_back(cpu::kernels(isa));
   return usable;
 }

@@ -1,45 +1,45 @@
 // The table of kernels of each instruction set.
-#include <initializer_list>
-
 #include "kernels/cpu/kernels.h"
 
 namespace riffle::cpu {
+namespace {
 
-Isa best_isa() {
-  for (Isa isa : {Isa::Amx, Isa::Avx512, Isa::Avx2})
-    if (isa_available(isa)) return isa;
-  return Isa::Scalar;
-}
+constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm"};
+static_assert(sizeof kNames / sizeof kNames[0] == kNumIsas);
 
-static Kernels make(Isa isa, const char* name) {
+Kernels make(Isa isa) {
   Kernels k{};
   k.isa = isa;
-  k.name = name;
+  k.name = kNames[static_cast<int>(isa)];
   linear_scalar(&k.linear);
   attention_scalar(&k.attention);
   select_scalar(&k.select);
   recurrent_scalar(&k.recurrent);
-#if defined(__x86_64__)
-  // Even the functions that fill in pointers are compiled for their set: an older CPU must not
-  // enter them.
-  const auto has = [isa](Isa part) { return isa >= part && isa_available(part); };
-  if (has(Isa::Avx2)) {
-    linear_avx2(&k.linear), attention_avx2(&k.attention);
-    select_avx2(&k.select), recurrent_avx2(&k.recurrent);
-  }
-  if (has(Isa::Avx512)) {
-    linear_avx512(&k.linear), attention_avx512(&k.attention);
-    select_avx512(&k.select), recurrent_avx512(&k.recurrent);
-  }
-  if (has(Isa::Amx)) linear_amx(&k.linear), attention_amx(&k.attention);
-#endif
+  k.gather = &kGatherScalar;
+  for (const VectorSet& set : vector_sets())
+    if (set.isa <= isa && isa_available(set.isa)) set.fill(&k);
   return k;
 }
 
+struct Tables {
+  Kernels of[kNumIsas];
+  Tables() {
+    for (int i = 0; i < kNumIsas; i++) of[i] = make(static_cast<Isa>(i));
+  }
+};
+
+}  // namespace
+
+Isa best_isa() {
+  Isa best = Isa::Scalar;
+  for (const VectorSet& set : vector_sets())
+    if (isa_available(set.isa)) best = set.isa;
+  return best;
+}
+
 const Kernels* kernels(Isa isa) {
-  static const Kernels tables[] = {make(Isa::Scalar, "scalar"), make(Isa::Avx2, "avx2"),
-                                   make(Isa::Avx512, "avx512"), make(Isa::Amx, "amx")};
-  return &tables[static_cast<int>(isa)];
+  static const Tables tables;
+  return &tables.of[static_cast<int>(isa)];
 }
 
 }  // namespace riffle::cpu

@@ -7,9 +7,9 @@
 // rows, queries or blocks were split into calls, so that any thread count, chunk or batch gives the
 // same bits.
 //
-// The files *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for their instruction set; they
-// include no header with inline functions of the standard library, since the linker might keep
-// their copy for all files.
+// Files for one architecture are in folders called x86 and arm. A file whose name ends with an
+// instruction set (*_avx2.cpp, *_dotprod.cpp) is compiled for it. It includes no header with inline
+// functions of the standard library, since the linker might keep its copy for all files.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,10 @@
 
 namespace riffle::cpu {
 
-enum class Isa : uint8_t { Scalar = 0, Avx2 = 1, Avx512 = 2, Amx = 3 };
+// DotProd: NEON with dot products of bytes (SDOT) and f16 arithmetic. I8mm: products of matrices of
+// bytes too, and bf16.
+enum class Isa : uint8_t { Scalar, Avx2, Avx512, Amx, Neon, DotProd, I8mm };
+inline constexpr int kNumIsas = 7;
 
 using WType = DType;
 // Mirrors KvKind (src/util/options.h) without its header. A static_assert in

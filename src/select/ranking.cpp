@@ -132,7 +132,7 @@ void key_scores(const Row& row, const std::byte* block, int n, float* out, int64
   if (row.type == KvType::Q8) {
     const void* keys[64];
     for (int t = 0; t < n; ++t) keys[t] = block + t * row.row_bytes();
-    cpu::gather_kernels(row.kernels->isa)->dot(row.q, row.g, row.d, keys, n, row.type, 0, out, ldo);
+    row.kernels->gather->dot(row.q, row.g, row.d, keys, n, row.type, 0, out, ldo);
     return;
   }
   for (int h = 0; h < row.g; ++h) {

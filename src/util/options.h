@@ -108,7 +108,17 @@ enum class KvKind : int32_t { F16 = 0, F32 = 1, Q8 = 2 };
 // of kernel. Sets differ in the last bits of their results, and another process may choose others.
 // A named set gives the same bits on every CPU that has it; one that the CPU lacks is
 // RIFFLE_UNSUPPORTED.
-enum class IsaChoice : int32_t { AUTO = 0, SCALAR = 1, AVX2 = 2, AVX512 = 3, AMX = 4 };
+// The sets of one architecture are refused on the other.
+enum class IsaChoice : int32_t {
+  AUTO = 0,
+  SCALAR = 1,
+  AVX2 = 2,
+  AVX512 = 3,
+  AMX = 4,
+  NEON = 5,
+  DOTPROD = 6,
+  I8MM = 7
+};
 
 // The keys that a prompt's queries read in layers without a window. DENSE: all before them.
 // TILES: tiles of 64 keys, chosen by estimated weight (ContextOptions::prefill_share). AUTO is

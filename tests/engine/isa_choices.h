@@ -5,11 +5,17 @@
 
 #include "kernels/cpu/kernels.h"
 #include "tests/engine/test_model.h"
+#include "tests/isa_limit.h"
 
 namespace riffle::test {
 
-inline constexpr IsaChoice kIsaChoices[] = {IsaChoice::SCALAR, IsaChoice::AVX2, IsaChoice::AVX512,
-                                            IsaChoice::AMX};
+// Scalar and the vector instruction sets of this architecture.
+inline std::vector<IsaChoice> arch_choices() {
+  std::vector<IsaChoice> all;
+  for (const cpu::Isa isa : arch_isas())
+    all.push_back(static_cast<IsaChoice>(int(isa) + int(IsaChoice::SCALAR)));
+  return all;
+}
 
 // Tells whether this CPU has the instruction set. Loads a model.
 inline bool choice_usable(IsaChoice isa) {
@@ -29,11 +35,11 @@ inline bool choice_usable(IsaChoice isa) {
 inline std::vector<IsaChoice> isa_choices() {
   static const std::vector<IsaChoice> usable = [&] {
     std::vector<IsaChoice> out;
-    std::copy_if(std::begin(kIsaChoices), std::end(kIsaChoices), std::back_inserter(out),
-                 choice_usable);
+    for (const IsaChoice isa : arch_choices())
+      if (choice_usable(isa)) out.push_back(isa);
     return out;
   }();
-  for (const IsaChoice isa : kIsaChoices)
+  for (const IsaChoice isa : arch_choices())
     if (std::find(usable.begin(), usable.end(), isa) == usable.end())
       WARN("SKIPPED: this CPU lacks "
            << cpu::kernels(static_cast<cpu::Isa>(int(isa) - int(IsaChoice::SCALAR)))->name);

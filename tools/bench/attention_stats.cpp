@@ -52,7 +52,7 @@ class Recorder : public Selector {
     std::vector<const void*> keys(row.n_tokens);
     for (int64_t i = 0; i < row.n_tokens; ++i) keys[i] = row.key(i);
     std::vector<float> scores(size_t(row.g) * row.n_tokens);
-    const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
+    const cpu::GatherKernels& gather = *row.kernels->gather;
     gather.dot(row.q, row.g, row.d, keys.data(), row.n_tokens, row.type, 0, scores.data(),
                row.n_tokens);
     std::vector<std::vector<float>> weights;

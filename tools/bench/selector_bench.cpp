@@ -119,7 +119,7 @@ class Exact : public Selector {
     const void* keys[kChunk];
     const int64_t n = row.n_tokens;
     plan.scores.resize(size_t(row.g) * n);
-    const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
+    const cpu::GatherKernels& gather = *row.kernels->gather;
     const auto block_bytes = row.row_bytes();
     for (int64_t first = 0; first < n; first += kChunk) {
       const auto count = static_cast<int>(std::min<int64_t>(kChunk, n - first));
@@ -366,7 +366,7 @@ class Bench {
 
 // Turns the parameters until the generated head's statistics are the recorded ones.
 void fit(const cpu::Kernels& kernels) {
-  const cpu::GatherKernels& gather = *cpu::gather_kernels(kernels.isa);
+  const cpu::GatherKernels& gather = *kernels.gather;
   const auto logit = [](double x) { return std::log(x / (1 - x)); };
   const auto share = [](double x) { return 1 / (1 + std::exp(-x)); };
   print_header();
@@ -484,7 +484,7 @@ int main(int argc, char** argv) {
     if (stats) {
       std::vector<AttentionStats> made;
       for (int h = 0; h < kHeads; ++h)
-        made.push_back(stats_of(trace, h, std::min(steps, 21), *cpu::gather_kernels(kernels.isa)));
+        made.push_back(stats_of(trace, h, std::min(steps, 21), *kernels.gather));
       print_header();
       print("recorded", mean_of({kRecorded, kRecorded + kHeads}));
       print("generated", mean_of(made));

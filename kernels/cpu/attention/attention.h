@@ -86,5 +86,6 @@ void attention_scalar(AttentionKernels*);
 void attention_avx2(AttentionKernels*);
 void attention_avx512(AttentionKernels*);
 void attention_amx(AttentionKernels*);
+void attention_neon(AttentionKernels*);
 
 }  // namespace riffle::cpu

@@ -33,15 +33,11 @@ struct GatherKernels {
   float (*pack_sum)(const uint64_t* marks, int64_t n, float* x);
 };
 
-// Returns the table of the best instruction set, up to isa, that has one. Requires: isa is
-// available.
-const GatherKernels* gather_kernels(Isa isa);
-
 // For instruction sets without compressing stores.
 int64_t count_scalar(const float* x, int64_t n, uint32_t least);
 int64_t pack_scalar(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows);
 float pack_sum_scalar(const uint64_t* marks, int64_t n, float* x);
 
-extern const GatherKernels kGatherScalar, kGatherAvx2, kGatherAvx512;
+extern const GatherKernels kGatherScalar, kGatherAvx2, kGatherAvx512, kGatherNeon;
 
 }  // namespace riffle::cpu

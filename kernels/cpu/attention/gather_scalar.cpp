@@ -75,12 +75,4 @@ float pack_sum_scalar(const uint64_t* marks, int64_t n, float* x) {
 const GatherKernels kGatherScalar = {gather_dot,   softmax,     combine,        gather_values,
                                      count_scalar, pack_scalar, pack_sum_scalar};
 
-const GatherKernels* gather_kernels(Isa isa) {
-#if defined(__x86_64__)
-  if (isa >= Isa::Avx512) return &kGatherAvx512;
-  if (isa >= Isa::Avx2) return &kGatherAvx2;
-#endif
-  return isa >= Isa::Scalar ? &kGatherScalar : nullptr;
-}
-
 }  // namespace riffle::cpu

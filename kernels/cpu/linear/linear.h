@@ -75,5 +75,8 @@ void linear_scalar(LinearKernels*);
 void linear_avx2(LinearKernels*);
 void linear_avx512(LinearKernels*);
 void linear_amx(LinearKernels*);
+void linear_neon(LinearKernels*);
+void linear_dotprod(LinearKernels*);
+void linear_i8mm(LinearKernels*);
 
 }  // namespace riffle::cpu

@@ -2,12 +2,17 @@
 // set): for decode with weights of F32, F16 and BF16, and for prompts with weights of every type.
 // Internal linkage throughout.
 #pragma once
-#include "kernels/cpu/linear/linear_codes.h"
 #include "kernels/cpu/linear/linear_gemm.h"
+#include "kernels/cpu/linear/quants.h"
 #include "kernels/cpu/simd/simd.h"
 
 namespace riffle::cpu {
 namespace {
+
+// Decodes the values of a block with vectors of S. Each architecture has its own (linear_codes.h in
+// its folder).
+template <class S, WType T>
+void decode_block(const uint8_t* b, float* out);
 
 // Return kLanes weights of a row of F32, F16 or BF16 from column j on; j is a multiple of kLanes.
 // weights_part: only the first n (1 <= n < kLanes) exist.

@@ -24,5 +24,6 @@ struct RecurrentKernels {
 void recurrent_scalar(RecurrentKernels* kernels);
 void recurrent_avx2(RecurrentKernels* kernels);
 void recurrent_avx512(RecurrentKernels* kernels);
+void recurrent_neon(RecurrentKernels* kernels);
 
 }  // namespace riffle::cpu

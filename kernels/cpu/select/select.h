@@ -119,5 +119,7 @@ struct SelectKernels {
 void select_scalar(SelectKernels*);
 void select_avx2(SelectKernels*);
 void select_avx512(SelectKernels*);
+void select_neon(SelectKernels*);
+void select_dotprod(SelectKernels*);
 
 }  // namespace riffle::cpu

@@ -149,6 +149,16 @@ Family int4_family(const Data& d) {
           }};
 }
 
+// Name of a table that has some kernels of the architecture's first set in place of its own.
+const char* mixed_name(cpu::Isa isa) {
+  switch (isa) {
+    case cpu::Isa::Amx: return "amx and avx2";
+    case cpu::Isa::I8mm: return "i8mm and neon";
+    case cpu::Isa::DotProd: return "dotprod and neon";
+    default: return "avx512 and avx2";
+  }
+}
+
 }  // namespace
 
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
@@ -177,17 +187,17 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
       if (best[t] < kEnough * best[chosen]) chosen = t;
     if (chosen == 0) continue;
     family.take(fastest, *tables[chosen]);
-    other |= tables[chosen]->isa == cpu::Isa::Avx2;
+    other |= tables[chosen]->isa == cpu::Isa::Avx2 || tables[chosen]->isa == cpu::Isa::Neon;
   }
-  if (other) fastest.name = fastest.isa == cpu::Isa::Amx ? "amx and avx2" : "avx512 and avx2";
+  if (other) fastest.name = mixed_name(fastest.isa);
   return fastest;
 }
 
 const std::vector<const cpu::Kernels*>& kernel_choices() {
   static const std::vector<const cpu::Kernels*> tables = [] {
     std::vector<const cpu::Kernels*> all;
-    for (const cpu::Isa isa : {cpu::Isa::Amx, cpu::Isa::Avx512, cpu::Isa::Avx2})
-      if (cpu::isa_available(isa)) all.push_back(cpu::kernels(isa));
+    for (const cpu::VectorSet& set : cpu::vector_sets())
+      if (cpu::isa_available(set.isa)) all.insert(all.begin(), cpu::kernels(set.isa));
     if (all.empty()) all.push_back(cpu::kernels(cpu::Isa::Scalar));
     return all;
   }();

@@ -179,7 +179,7 @@ class State : public SelectorState {
     head.prompted = n;
     head.started = false;
     const int queries = static_cast<int>(std::min<int64_t>({end.n, kPromptQueries, n - kSinks}));
-    const cpu::GatherKernels& gather = *cpu::gather_kernels(shape_.kernels->isa);
+    const cpu::GatherKernels& gather = *shape_.kernels->gather;
     const auto full = static_cast<int>(shape_.layout.blocks(n));
     const Keys keys{end.blocks,
                     nullptr,
@@ -393,7 +393,7 @@ class Lfps : public Selector {
     const State::Loan loan(state);
     Scratch& scratch = *loan;
     const Keys keys = keys_of(row);
-    const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
+    const cpu::GatherKernels& gather = *row.kernels->gather;
     if (n > head.prompted + 1) head.before.reset();
     head.tables.grow(n);
     const auto first_recent = static_cast<int32_t>(std::max<int64_t>(kSinks, n - kRecent));

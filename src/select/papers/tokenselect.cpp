@@ -50,7 +50,7 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, VoteRule 
   top_.resize(n_spans * n_heads);
   sum_.resize(n_spans * n_heads);
   // Row::q is divided by sqrt(d); the vote's logits are not [P].
-  const cpu::GatherKernels& gather = *cpu::gather_kernels(rows[0].kernels->isa);
+  const cpu::GatherKernels& gather = *rows[0].kernels->gather;
   const float unscale = std::sqrt(static_cast<float>(d));
   for (int64_t i = 0; i < n_heads * d; ++i) q_[i] = rows[i / (g * d)].q[i % (g * d)] * unscale;
 

@@ -27,7 +27,7 @@ constexpr float kInfF = std::numeric_limits<float>::infinity();
 // or four times that of a product that rounds more.
 template <class F>
 void for_each_isa(F test) {
-  riffle::test::for_isas(riffle::test::kAllIsas, [&](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::Sets::All, [&](const Kernels& k) {
     if constexpr (std::is_invocable_v<F, const AttentionKernels&, double>)
       test(k.attention, 4e-6 + 4 * riffle::test::product_rounding(k.isa));
     else test(k.attention);

@@ -85,7 +85,7 @@ TEST_CASE("q8: every code times every scale is exact in f16", "[kernels][q8]") {
 }
 
 TEST_CASE("q8: a row errs by half a scale, which is the smallest that covers it", "[kernels][q8]") {
-  riffle::test::for_isas(riffle::test::kAllIsas, [](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::Sets::All, [](const Kernels& k) {
     std::mt19937 random(5);
     std::uniform_real_distribution<float> exponent(-26, 15.9f), uniform(-1, 1);
     for (const int d : {2, 16, 24, 32, 48, 64, 80, 96, 128, 256})
@@ -126,7 +126,7 @@ TEST_CASE("q8: a row errs by half a scale, which is the smallest that covers it"
 TEST_CASE("q8: what f16 does not hold is no number, and only its group", "[kernels][q8]") {
   const float inf = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
-  riffle::test::for_isas(riffle::test::kAllIsas, [&](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::Sets::All, [&](const Kernels& k) {
     for (const float bad : {inf, -inf, nan, -nan, 1e6f, -65520.0f})
       for (const int at : {0, 31, 40}) {
         std::vector<float> x(80, 0.5f), back(80);
@@ -140,7 +140,7 @@ TEST_CASE("q8: what f16 does not hold is no number, and only its group", "[kerne
 }
 
 TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kernels][q8]") {
-  riffle::test::for_isas(riffle::test::kAllIsas, [](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::Sets::All, [](const Kernels& k) {
     std::mt19937 random(77);
     std::normal_distribution<float> normal;
     for (const int d : {16, 24, 64, 80, 96, 128, 256})
@@ -193,7 +193,7 @@ TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kerne
             for (int64_t i = 0; i < block_size / kInt4Group * int4_group_bytes(d); i++)
               all.push_back(static_cast<float>(codes.get()[i]));
 
-            const GatherKernels& gather = *gather_kernels(k.isa);
+            const GatherKernels& gather = *k.gather;
             std::vector<const void*> at;
             for (int i = 0; i < 37; i++)
               at.push_back(rows.row(type, (i * 29) % (2 * n_blocks * block_size)));

@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "tests/isa_limit.h"
 
 namespace riffle::cpu {
 namespace {
 
 inline std::vector<const Kernels*> available() {
   std::vector<const Kernels*> all;
-  for (Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx})
+  for (const Isa isa : riffle::test::arch_isas())
     if (isa_available(isa)) all.push_back(kernels(isa));
     else WARN("SKIPPED: this machine cannot run the " << kernels(isa)->name << " kernels");
   return all;
@@ -233,6 +234,7 @@ inline Tolerance gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   const bool codes_of_8_bits =
       type == WType::Q8_0 || type == WType::IQ4_NL || type == WType::IQ4_XS;
   if (isa == Isa::Avx2 && codes_of_8_bits) return {5e-7, kFixed16Grid};
+  if (isa == Isa::Neon) return kF32Tolerance;
   return tolerance_of_8_bits(k);
 }
 // Where chunks of a row are of very different sizes, other products than those of 8 bits stay

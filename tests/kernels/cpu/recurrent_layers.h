@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "tests/isa_limit.h"
 
 namespace riffle::cpu::test {
 
@@ -34,8 +35,8 @@ inline double worst(const Floats& found, const Doubles& want) {
 // Returns the kernels of every instruction set that this CPU has.
 inline std::vector<const Kernels*> usable() {
   std::vector<const Kernels*> out;
-  for (const Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512})
-    if (isa_available(isa)) out.push_back(kernels(isa));
+  for (const Isa isa : riffle::test::arch_isas())
+    if (isa != Isa::Amx && isa_available(isa)) out.push_back(kernels(isa));
   return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/attention/gather.h"
 #include "kernels/cpu/select/papers/score_table.h"
+#include "tests/isa_limit.h"
 #include "tests/select/papers/lfps_scene.h"
 
 using namespace riffle;
@@ -238,7 +239,7 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
           "[select][lfps][kernels]") {
   std::mt19937 random(9);
   const auto uniform = [&] { return static_cast<float>(random() % 1000003) / 1000003.0f; };
-  for (const cpu::Isa isa : {cpu::Isa::Avx2, cpu::Isa::Avx512, cpu::Isa::Amx}) {
+  for (const cpu::Isa isa : riffle::test::arch_isas()) {
     if (!cpu::isa_available(isa)) continue;
     const cpu::ScoreTableKernels &a = *cpu::score_table_kernels(isa), &b = cpu::kScoreTableScalar;
     for (const int n : {1, 15, 16, 17, 100, 513, 3000}) {
@@ -300,7 +301,7 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
           CHECK(out == out_twin);
         }
       }
-      const cpu::GatherKernels &g = *cpu::gather_kernels(isa), &h = cpu::kGatherScalar;
+      const cpu::GatherKernels &g = *cpu::kernels(isa)->gather, &h = cpu::kGatherScalar;
       std::vector<float> x(n);
       for (float& y : x) y = uniform();
       for (const float least : {0.0f, 0.3f, x[0], 2.0f})
@@ -333,9 +334,9 @@ TEST_CASE("gathered keys and values: every instruction set agrees with float64",
           "[select][lfps][kernels]") {
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
-  for (const cpu::Isa isa : {cpu::Isa::Scalar, cpu::Isa::Avx2, cpu::Isa::Avx512, cpu::Isa::Amx}) {
+  for (const cpu::Isa isa : riffle::test::arch_isas()) {
     if (!cpu::isa_available(isa)) continue;
-    const cpu::GatherKernels& k = *cpu::gather_kernels(isa);
+    const cpu::GatherKernels& k = *cpu::kernels(isa)->gather;
     for (const int d : {6, 64, 100, 128})
       for (const int g : {1, 3, 4, 7, 16, 21})
         for (const int n : {1, 5, 37}) {

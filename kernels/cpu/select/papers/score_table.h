@@ -44,7 +44,7 @@ struct ScoreTableKernels {
   int64_t (*positions)(const uint64_t* bits, int64_t words, int32_t* out);
 };
 
-// Returns the kernels of the best instruction set up to isa that has them; null: there are none.
+// Returns the kernels of a set: AVX-512 has its own.
 const ScoreTableKernels* score_table_kernels(Isa isa);
 
 extern const ScoreTableKernels kScoreTableScalar, kScoreTableAvx512;

@@ -73,9 +73,9 @@ const ScoreTableKernels kScoreTableScalar = {lift, sift, expand, positions};
 
 const ScoreTableKernels* score_table_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::Avx512) return &kScoreTableAvx512;
+  if (isa == Isa::Avx512 || isa == Isa::Amx) return &kScoreTableAvx512;
 #endif
-  return isa >= Isa::Scalar ? &kScoreTableScalar : nullptr;
+  return &kScoreTableScalar;
 }
 
 }  // namespace riffle::cpu
