@@ -1,5 +1,22 @@
 # riffle: `make help` lists the targets and variables. tools/dist.mk has dist and the man pages,
 # tools/package/package.mk has install, uninstall and the packages.
+
+# CROSS=aarch64-linux-gnu builds for another machine, with Debian's cross compiler: for the CPU
+# alone, unless CUARCH is given. Programs that were built run in an emulator.
+CROSS    ?=
+ifneq ($(CROSS),)
+export CROSS
+CUARCH   ?=
+ifeq ($(origin CXX),default)
+CXX      := $(CROSS)-g++
+endif
+ifeq ($(origin CC),default)
+CC       := $(CROSS)-gcc
+endif
+ifeq ($(origin AR),default)
+AR       := $(CROSS)-ar
+endif
+endif
 include third_party/deps.mk
 
 # All cores, unless -j was given.
@@ -8,7 +25,7 @@ MAKEFLAGS += -j$(shell nproc)
 endif
 
 comma    := ,
-BUILD    ?= build
+BUILD    ?= build$(if $(CROSS),-$(CROSS))
 # CORE=1 links the core alone, in build/core: no_papers.cpp and no_measure.cpp take the place of the
 # folders papers and measure. Objects are the same.
 OUT      := $(BUILD)$(if $(CORE),/core)
@@ -135,7 +152,7 @@ $(BUILD)/%.o: %.c | deps
 
 $(OUT)/libriffle.a: $(LIB_OBJ)
 	@mkdir -p $(@D); rm -f $@
-	ar rcs $@ $^
+	$(AR) rcs $@ $^
 $(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 	@mkdir -p $(@D)
 	$(CXX) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=tools/package/libriffle.map $(LDFLAGS) $(LIB_OBJ) $(LDLIBS) -o $@
@@ -155,7 +172,7 @@ $(OUT)/riffle_tests: $(TEST_OBJ) $(OUT)/cli.a $(OUT)/libriffle.a
 # Objects that tests of src/cli link. The tests keep their own allocator.
 $(OUT)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	@mkdir -p $(@D); rm -f $@
-	ar rcs $@ $^
+	$(AR) rcs $@ $^
 # Programs in C link the shared library, as an application would.
 C_EXAMPLES := $(patsubst tests/capi/examples/%.c,$(BUILD)/examples/%,$(wildcard tests/capi/examples/*.c))
 C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/capi_locale $(BUILD)/no_memory $(C_EXAMPLES) \

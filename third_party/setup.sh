@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Checks or installs the Debian and Ubuntu packages that riffle is built with.
-# usage: setup.sh check | install | install-test | install-fuzz
+# usage: [CROSS=TRIPLET] setup.sh check | install | install-test | install-fuzz
 # install-test adds pytest, for make test. install-fuzz adds the programs that make fuzz and CI use:
 # clang with libFuzzer, clang-format, mandoc, abidiff, valgrind, and those with which tests/package
-# tries the packages (CMake, pkg-config, zsh, fish).
+# tries the packages (CMake, pkg-config, zsh, fish). With CROSS=aarch64-linux-gnu the packages are
+# the cross compiler and an emulator; cross.sh then fetches the libraries.
 # On a terminal it asks once before installing. It uses sudo only if it does not run as root.
 set -eu
-packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev libxxhash-dev python3 python3-numpy"
+tools="g++ gcc make"
+libraries="libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev libxxhash-dev"
+packages="$tools $libraries python3 python3-numpy"
+if [ -n "${CROSS:-}" ]; then packages="g++-$CROSS gcc-$CROSS make qemu-user-static python3 python3-numpy"; fi
 command=${1:-check}
 
 missing_of() {
@@ -37,11 +41,12 @@ missing=$(missing_of $packages)
 if [ -n "$missing" ]; then
   if [ "$command" = check ]; then
     echo "riffle needs these packages:$missing" >&2
-    echo "install them with: third_party/setup.sh install   (make demo and make test do so)" >&2
+    echo "install them with: ${CROSS:+CROSS=$CROSS }third_party/setup.sh install   (make demo and make test do so)" >&2
     exit 1
   fi
   install_packages $missing
 fi
+[ -z "${CROSS:-}" ] || "$(dirname "$0")/cross.sh" "$CROSS" $libraries
 if [ "$command" = install-test ]; then
   [ -z "$(missing_of python3-pytest)" ] || python3 -c 'import pytest' 2>/dev/null || install_packages python3-pytest
 fi
