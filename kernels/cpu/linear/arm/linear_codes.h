@@ -30,10 +30,11 @@ inline uint8x16_t spread_bits(const uint8_t* word, int half) {
 // Moves bits from `from` to `to` and masks them there.
 template <int from, int to, int mask>
 inline uint8x16_t field(uint8x16_t v) {
-  constexpr bool kTop = ((255 >> from << to) & 255 & ~mask) == 0;  // a shift leaves nothing else
+  // A shift to the right may leave nothing else.
+  constexpr bool kAlone = from > to && ((255 >> (from > to ? from - to : 0)) & ~mask) == 0;
   if constexpr (from < to) v = vshlq_n_u8(v, to - from);
   else if constexpr (from > to) v = vshrq_n_u8(v, from - to);
-  return from > to && kTop ? v : vandq_u8(v, vdupq_n_u8(mask));
+  return kAlone ? v : vandq_u8(v, vdupq_n_u8(mask));
 }
 
 template <WType T>

@@ -71,7 +71,7 @@ int64_t positions(const uint64_t* bits, int64_t words, int32_t* out) {
 
 const ScoreTableKernels kScoreTableScalar = {lift, sift, expand, positions};
 
-const ScoreTableKernels* score_table_kernels(Isa isa) {
+const ScoreTableKernels* score_table_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::Avx512 || isa == Isa::Amx) return &kScoreTableAvx512;
 #endif
