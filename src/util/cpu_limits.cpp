@@ -57,11 +57,18 @@ CpuLimits::CpuLimits(const std::string& root, std::vector<int> allowed) {
     processors_ = cores_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   } else {
     processors_ = static_cast<int>(allowed.size());
+    const auto folder_of = [&root](int cpu) {
+      return root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
+    };
+    std::vector<uint64_t> capacities;
+    for (const int cpu : allowed)
+      capacities.push_back(number_in(folder_of(cpu) + "/cpu_capacity").value_or(0));
+    const uint64_t most = *std::max_element(capacities.begin(), capacities.end());
     std::set<std::string> cores;
-    for (const int cpu : allowed) {
-      const std::string name = std::to_string(cpu);
-      std::ifstream in(root + "/sys/devices/system/cpu/cpu" + name +
-                       "/topology/thread_siblings_list");
+    for (size_t i = 0; i < allowed.size(); ++i) {
+      if (capacities[i] * 3 < most * 2) continue;
+      const std::string name = std::to_string(allowed[i]);
+      std::ifstream in(folder_of(allowed[i]) + "/topology/thread_siblings_list");
       std::string siblings;  // "0,32"; the same text for each of them
       cores.insert(in >> siblings ? siblings : name);
     }

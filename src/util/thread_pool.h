@@ -15,6 +15,8 @@ namespace riffle {
 inline void relax_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");  // YIELD does nothing on most cores
 #endif
 }
 

@@ -63,6 +63,23 @@ TEST_CASE("processors are those of the affinity, and cores count once", "[limits
   CHECK(CpuLimits(root.path(), {3}).processors() == 1);
 }
 
+TEST_CASE("of cores that differ, the big ones count", "[limits]") {
+  const TempDir root;
+  const auto put_capacities = [&](const std::vector<int>& capacities) {
+    for (size_t cpu = 0; cpu < capacities.size(); ++cpu)
+      put(root / ("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpu_capacity"),
+          std::to_string(capacities[cpu]) + "\n");
+  };
+  put_capacities({530, 530, 530, 530, 1024, 1024, 1024, 1024});  // RK3588
+  CHECK(CpuLimits(root.path(), first(8)).cores() == 4);
+  CHECK(CpuLimits(root.path(), first(8)).processors() == 8);
+  CHECK(CpuLimits(root.path(), first(4)).cores() == 4);  // the little ones alone
+  put_capacities({1024, 1024, 1024, 1024, 760, 760, 250, 250});
+  CHECK(CpuLimits(root.path(), first(8)).cores() == 6);
+  put_capacities({1024, 1024, 1024, 1024});
+  CHECK(CpuLimits(root.path(), first(4)).cores() == 4);
+}
+
 TEST_CASE("a control group's CPU quota, and those above it", "[limits]") {
   const bool second = GENERATE(true, false);
   const TempDir root;

@@ -7,7 +7,7 @@
 
 namespace riffle::test {
 
-// Which sets of this architecture: AMX has no selection kernels of its own.
+// A choice among the sets of this architecture. AMX has no selection kernels of its own.
 enum class Sets { All, AllButAmx };
 
 // run(const cpu::Kernels&); sets that the machine lacks are skipped aloud.
