@@ -169,6 +169,12 @@ WRAPPED := $(if $(CORE),,cudaHostRegister) cudaMalloc cudaHostAlloc cudaFree cud
 $(OUT)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)
 $(OUT)/riffle_tests: $(TEST_OBJ) $(OUT)/cli.a $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+# The cases of kernels/cpu alone, with the kernels and nothing else: a fifth of riffle_tests' build.
+KERNEL_TEST_OBJ := $(filter %/main.o %/isa_limit.o $(BUILD)/tests/kernels/cpu/%,$(TEST_OBJ)) \
+                   $(filter $(BUILD)/kernels/%.o,$(filter-out %.cu.o,$(LIB_OBJ)))
+$(OUT)/kernel_tests: LDFLAGS += -Wl,--wrap=_ZN6riffle3cpu13isa_availableENS0_3IsaE
+$(OUT)/kernel_tests: $(KERNEL_TEST_OBJ)
+	$(CXX) $(LDFLAGS) $^ -lpthread -o $@
 # Objects that tests of src/cli link. The tests keep their own allocator.
 $(OUT)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	@mkdir -p $(@D); rm -f $@
@@ -239,8 +245,12 @@ deps: ; @third_party/setup.sh $(SETUP)
 
 demo: all
 	@tools/demo.sh $(BUILD)/riffle
-test: $(if $(CORE),core-check,all $(BUILD)/riffle_tests $(C_PROGRAMS))
+test: $(if $(CORE),core-check,$(BUILD)/riffle_tests $(if $(CROSS),,all $(C_PROGRAMS)))
 	@$(if $(CORE),:,tests/run.sh $(BUILD))
+# A part of make test CROSS=TRIPLET that takes minutes.
+kernel-test: SETUP := install-test
+kernel-test: $(BUILD)/kernel_tests
+	@tests/run.sh $(BUILD) kernel_tests
 bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 
@@ -280,4 +290,4 @@ include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/locale.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
-.PHONY: all deps demo test core-check thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test kernel-test core-check thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE

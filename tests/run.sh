@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
+# Runs every test. usage: tests/run.sh BUILD_DIR [PROGRAM]   (make test; make kernel-test)
+# With PROGRAM, the cases of that Catch2 program alone run (riffle_tests, kernel_tests).
 # RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU).
 # Without a GPU, most programs run on one CPU each, twice as many side by side: the programs that
 # compute little and, with few rounds, riffle_tests too. The output of each program is printed in
@@ -8,17 +9,22 @@
 # RIFFLE_TEST_ROUNDS: number of rounds and combinations of the slow tests: few (the default), most
 # (as CI sets it) or all.
 # RIFFLE_TEST_SECONDS: time limit of each run of riffle_tests (1800; all rounds: 7200).
-# RIFFLE_TEST_ISA=scalar|avx2|avx512|amx: runs riffle_tests as on a processor that has at most this
-# instruction set.
+# RIFFLE_TEST_ISA=scalar|avx2|avx512|amx|neon|dotprod|i8mm: runs riffle_tests as on a processor that
+# has at most this instruction set.
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
 # sentencepiece.
+# CROSS=TRIPLET (make test CROSS=aarch64-linux-gnu): riffle_tests of a build for another
+# architecture, in an emulator, once as on each processor in RIFFLE_TEST_CPUS (cortex-a72 cortex-a76
+# neoverse-n1 max). RIFFLE_TEST_CASES picks cases (all but [long]). Programs other than PROGRAM
+# (riffle_tests) do not run.
 set -u
 rounds=${RIFFLE_TEST_ROUNDS:-few}
 case $rounds in
   few|most|all) export RIFFLE_TEST_ROUNDS=$rounds ;;
   *) echo "RIFFLE_TEST_ROUNDS is $rounds, expected few, most or all" >&2; exit 2 ;;
 esac
-build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
+build=$(cd "${1:?usage: tests/run.sh BUILD_DIR [PROGRAM]}" && pwd) || exit 2
+program=${2:-riffle_tests}
 cd "$(dirname "$0")/.." || exit 2
 export RIFFLE_MODEL="${RIFFLE_MODEL:-$PWD/models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf}"
 export RIFFLE_BIN="$build/riffle" RIFFLE_HISTORY=""
@@ -41,6 +47,7 @@ trap 'exit 130' INT TERM
 catch_seconds=1800
 [ $rounds != all ] || catch_seconds=7200
 catch_seconds=${RIFFLE_TEST_SECONDS:-$catch_seconds}
+emulator=""
 n_jobs=0 n_printed=0 passed=0 failed=0 skipped=0
 
 # Runs a program that prints "ok NAME", "not ok NAME: why" or "skip NAME: why", one line a check.
@@ -66,7 +73,7 @@ catch() {
   local counts=$1 name=$2 isa=$3 cases=$4; shift 4
   local log=$counts.log code ok bad skip summary
   echo "== $name"
-  RIFFLE_TEST_ISA=$isa timeout -k 10 "$catch_seconds" "$build/riffle_tests" "$@" >"$log" 2>&1
+  RIFFLE_TEST_ISA=$isa timeout -k 10 "$catch_seconds" $emulator "$build/$program" "$@" >"$log" 2>&1
   code=$?
   cat "$log"
   summary=$(grep -E '^(test cases:|All tests passed)' "$log" | tail -n 1)
@@ -146,67 +153,100 @@ if [ $rounds = few ] && [ ${#cpus[@]} -gt 1 ]; then
   on_all_cpus
 fi
 
-hf_folders
-"$build/riffle_tests" --list-test-names-only >"$work/cases" 2>"$work/stderr"
-read -r -a isas <<<"$(sed -n 's/^instruction sets: //p' "$work/stderr")"
-[ -s "$work/cases" ] || { echo "not ok riffle_tests: no test cases"; failed=$((failed + 1)); }
-for ((part = 1; part <= parts; part++)); do
-  # Catch takes a comma in a name for the beginning of another name.
-  awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" |
-    sed 's/[],[\\]/\\&/g' >"$work/cases.$part"
-  cases=$(wc -l <"$work/cases.$part")
-  [ "$cases" -eq 0 ] || job $runner "riffle_tests, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$work/cases.$part"
-done
-# Tests of arithmetic run again for each smaller instruction set that the machine has; with all
-# rounds also the long tests of invariance, except for scalar code. With few rounds, cases that run
-# a whole model are left out. Scalar code is some twenty times slower, so for it they are left out
-# with most rounds too.
-for isa in "${isas[@]::${#isas[@]}-1}"; do
-  cases="[arithmetic]"
-  if [ $rounds = few ] || [ "$isa $rounds" = "scalar most" ]; then
-    cases="[arithmetic]~[engine]~[invariance]~[lookup]~[model]"
-  elif [ "$isa" != scalar ] && [ $rounds = all ]; then
-    cases="[arithmetic],[invariance]~[cuda]"
+# Starts jobs that run the cases of the program matching PATTERN (all without one), in parts. LABEL
+# stands behind the program's name. Sets `isas` to the instruction sets that it uses.
+# usage: catch_parts LABEL [PATTERN]
+catch_parts() {
+  local label=$1 list part cases; shift
+  list=$(mktemp "$work/casesXXXXXX")
+  $emulator "$build/$program" --list-test-names-only "$@" >"$list" 2>"$work/stderr"
+  read -r -a isas <<<"$(sed -n 's/^instruction sets: //p' "$work/stderr")"
+  if [ ! -s "$list" ] || [ ${#isas[@]} -eq 0 ]; then
+    cat "$work/stderr"
+    echo "not ok $program$label: no test cases"; failed=$((failed + 1))
+    return
   fi
-  n=$("$build/riffle_tests" --list-test-names-only "$cases" 2>/dev/null | wc -l)
-  job $runner "riffle_tests $cases, up to $isa" "$isa" "$n" "$cases"
-done
-# This case breaks the GPU for its process, so it runs alone. Builds without CUDA do not have it.
-lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
-[ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
-[ ${#cpus[@]} -eq 0 ] || on_all_cpus
-# The longest programs come first.
-job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
-job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
-job alone capi_locale 300 "$build/capi_locale"
-job alone tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
-job alone tests/tools/check_includes_test.py 60 python3 -B tests/tools/check_includes_test.py
-job alone tests/tools/check_words_test.py 60 python3 -B tests/tools/check_words_test.py
-if [ $rounds = few ]; then
-  job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: RIFFLE_TEST_ROUNDS is few"
-elif command -v valgrind >/dev/null; then
-  job alone "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
-    --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"
+  for ((part = 1; part <= parts; part++)); do
+    # Catch takes a comma in a name for the beginning of another name.
+    awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$list" |
+      sed 's/[],[\\]/\\&/g' >"$list.$part"
+    cases=$(wc -l <"$list.$part")
+    [ "$cases" -eq 0 ] || job $runner "$program$label, part $part of $parts, up to ${isas[-1]}" "${isas[-1]}" "$cases" -f "$list.$part"
+  done
+}
+
+# Starts the jobs of a build for another architecture.
+emulated_jobs() {
+  local cpu
+  for cpu in ${RIFFLE_TEST_CPUS:-cortex-a72 cortex-a76 neoverse-n1 max}; do
+    emulator="qemu-${CROSS%%-*}-static -L third_party/$CROSS -cpu $cpu"
+    catch_parts " as on $cpu" "${RIFFLE_TEST_CASES:-~[long]}"
+  done
+}
+
+# Starts the jobs of a build for this machine.
+jobs_here() {
+  local isa cases n lost script python pytest=""
+  hf_folders
+  catch_parts ""
+  # Tests of arithmetic run again for each smaller instruction set that the machine has; with all
+  # rounds also the long tests of invariance, except for scalar code. With few rounds, cases that run
+  # a whole model are left out. Scalar code is some twenty times slower, so for it they are left out
+  # with most rounds too.
+  for isa in "${isas[@]::${#isas[@]}-1}"; do
+    cases="[arithmetic]"
+    if [ $rounds = few ] || [ "$isa $rounds" = "scalar most" ]; then
+      cases="[arithmetic]~[engine]~[invariance]~[lookup]~[model]"
+    elif [ "$isa" != scalar ] && [ $rounds = all ]; then
+      cases="[arithmetic],[invariance]~[cuda]"
+    fi
+    n=$("$build/riffle_tests" --list-test-names-only "$cases" 2>/dev/null | wc -l)
+    job $runner "riffle_tests $cases, up to $isa" "$isa" "$n" "$cases"
+  done
+  # This case breaks the GPU for its process, so it runs alone. Builds without CUDA do not have it.
+  lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
+  [ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "${isas[-1]}" "$lost" "[lost]"
+  [ ${#cpus[@]} -eq 0 ] || on_all_cpus
+  # The longest programs come first.
+  job alone no_memory 1800 "$build/no_memory" "$RIFFLE_MODEL"
+  job alone capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
+  job alone capi_locale 300 "$build/capi_locale"
+  job alone tools/check_locale.py 60 python3 -B tools/check_locale.py "$build"
+  job alone tests/tools/check_includes_test.py 60 python3 -B tests/tools/check_includes_test.py
+  job alone tests/tools/check_words_test.py 60 python3 -B tests/tools/check_words_test.py
+  if [ $rounds = few ]; then
+    job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: RIFFLE_TEST_ROUNDS is few"
+  elif command -v valgrind >/dev/null; then
+    job alone "capi_example under valgrind" 1200 valgrind -q --error-exitcode=9 --leak-check=full \
+      --errors-for-leak-kinds=definite "$build/capi_example" "$RIFFLE_MODEL"
+  else
+    job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: valgrind is not installed"
+  fi
+  job alone tests/measure/commands/eval_test.py 1800 python3 -B tests/measure/commands/eval_test.py "$RIFFLE_BIN"
+  for script in tests/cli/*_test.py tests/measure/commands/*_test.py; do
+    [ "$script" = tests/measure/commands/eval_test.py ] || job alone "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
+  done
+  for script in tests/package/*_test.py; do
+    job alone "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
+  done
+  # Tests of the Python package run with the first Python that has pytest.
+  for python in python3 /usr/bin/python3; do
+    [ -n "$pytest" ] || ! "$python" -c 'import pytest' 2>/dev/null || pytest=$python
+  done
+  if [ -n "$pytest" ]; then
+    # On all CPUs: it has tests of threads that share a model.
+    job lines tests/python 600 "$pytest" -B tests/python/run.py
+  else
+    job alone tests/python 10 echo "skip tests/python: pytest is not installed (Debian: apt-get install python3-pytest)"
+  fi
+}
+
+if [ -n "${CROSS:-}" ]; then
+  emulated_jobs
+elif [ $# -gt 1 ]; then
+  catch_parts ""
 else
-  job alone "capi_example under valgrind" 10 echo "skip capi_example under valgrind: valgrind is not installed"
-fi
-job alone tests/measure/commands/eval_test.py 1800 python3 -B tests/measure/commands/eval_test.py "$RIFFLE_BIN"
-for script in tests/cli/*_test.py tests/measure/commands/*_test.py; do
-  [ "$script" = tests/measure/commands/eval_test.py ] || job alone "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
-done
-for script in tests/package/*_test.py; do
-  job alone "$script" 600 python3 -B "$script" "$RIFFLE_BIN"
-done
-# Tests of the Python package run with the first Python that has pytest.
-pytest=""
-for python in python3 /usr/bin/python3; do
-  [ -n "$pytest" ] || ! "$python" -c 'import pytest' 2>/dev/null || pytest=$python
-done
-if [ -n "$pytest" ]; then
-  # On all CPUs: it has tests of threads that share a model.
-  job lines tests/python 600 "$pytest" -B tests/python/run.py
-else
-  job alone tests/python 10 echo "skip tests/python: pytest is not installed (Debian: apt-get install python3-pytest)"
+  jobs_here
 fi
 while [ $n_printed -lt $n_jobs ]; do
   wait -n
