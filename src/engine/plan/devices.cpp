@@ -94,6 +94,8 @@ void require_supported(const KvShape& shape, const ContextOptions& o) {
          uneven.c_str());
 }
 
+bool asks_for_pool(const ContextOptions& o) { return o.slots > 0 || why_host_residency(o); }
+
 void choose_device(const Config& config, ResolvedOptions& r) {
   ContextOptions& o = r.options;
   if (o.device == DeviceKind::AUTO || o.device == DeviceKind::CUDA) {
@@ -107,10 +109,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   const DeviceEntry& device = entry_of(o.device);
   r.device_memory = device.device_memory;
   r.shares_memory = o.device == DeviceKind::CUDA && cuda_shares_memory();
-  // A pool in memory that the GPU shares would hold copies of blocks that the GPU can read where
-  // they are. There is one only if the options ask for it.
-  r.has_pool =
-      device.has_pool && (!r.shares_memory || o.slots > 0 || why_host_residency(o) != nullptr);
+  r.has_pool = device.has_pool && (!r.shares_memory || asks_for_pool(o));
   if (o.prefill_chunk == 0) o.prefill_chunk = device.prefill_chunk;
   if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
       (o.evict != EvictRule::LRU || o.pool_per_layer || !o.pin))

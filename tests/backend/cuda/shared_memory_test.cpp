@@ -4,6 +4,7 @@
 
 #include "backend/cuda/pinned_slabs.h"
 #include "engine/plan/auto_selector.h"
+#include "engine/plan/devices.h"
 #include "import/load_model.h"
 #include "tests/backend/cuda/gpu_models.h"
 #include "tests/engine/uneven_model.h"
@@ -158,6 +159,22 @@ TEST_CASE("cuda: shared memory: the planned memory is enough", "[cuda][shared]")
                        [](const MemoryPlan& plan) { CHECK(plan.slots == 0); });
 }
 
+TEST_CASE("a GPU that shares memory has a pool only if the options ask for it", "[shared]") {
+  ContextOptions o = options();
+  CHECK_FALSE(asks_for_pool(o));
+  o.residency = ResidencyKind::DEVICE;
+  o.gpu_mem = 1 << 30;
+  CHECK_FALSE(asks_for_pool(o));
+  o.slots = 1;
+  CHECK(asks_for_pool(o));
+  o = options();
+  o.residency = ResidencyKind::HOST;
+  CHECK(asks_for_pool(o));
+  o = options();
+  o.pin = false;
+  CHECK(asks_for_pool(o));
+}
+
 TEST_CASE("a GPU that shares memory has the driver allocate slabs", "[shared]") {
   cuda::DeviceInfo device;
   CHECK(cuda::pinning_of(device, true) == cuda::Pinning::LOCK);
@@ -225,7 +242,7 @@ TEST_CASE("where pinning is refused, managed memory is taken if the CPU may alwa
       CHECK(e.status() == RIFFLE_OUT_OF_MEMORY);
       CHECK_THAT(e.what(), Catch::Contains("no pinned host memory for KV") &&
                                Catch::Contains(cudaGetErrorName(refusal)) &&
-                               Catch::Contains("set `device` to cpu"));
+                               Catch::Contains("set device to cpu"));
     }
     CHECK(slabs.taken_bytes() == 0);
   }
