@@ -209,7 +209,7 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   plan.host_kv = shape.most_bytes(o.n_ctx);
   plan.host_states = shape.most_state_bytes();
   plan.total = sum({plan.weights, plan.activations, plan.digests});
-  // On a GPU plan_prompt adds it.
+  // Otherwise plan_prompt adds it.
   if (!r.has_pool && !r.device_memory) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;
 }
