@@ -159,11 +159,13 @@ $(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 	@ln -sf libriffle.so $(OUT)/$(SONAME)
 $(OUT)/riffle: $(CLI_OBJ) $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
-# Functions that tests replace: those of the CUDA runtime (tests/backend/cuda: pinning_test and
-# no_memory_test), isa_available (tests/isa_limit.cpp), CpuExperts::run (tests/engine/experts_test),
-# and Buffer's (tests/engine/plan/allocated_test). The core's tests lack pinning_test
-# (tools/core_tests.py).
+# Functions that tests replace: those of the CUDA runtime and find_device (tests/backend/cuda:
+# pinning_test, no_memory_test and shared_memory_test), isa_available (tests/isa_limit.cpp),
+# CpuExperts::run (tests/engine/experts_test), and Buffer's (tests/engine/plan/allocated_test). The
+# core's tests lack pinning_test (tools/core_tests.py).
 WRAPPED := $(if $(CORE),,cudaHostRegister) cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
+           cudaDeviceGetAttribute cudaGetDevice cudaMallocManaged \
+           _ZN6riffle4cuda11find_deviceERNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE \
            _ZN6riffle3cpu13isa_availableENS0_3IsaE _ZN6riffle6BufferC1Em _ZN6riffle6BufferD1Ev \
            _ZN6riffle10CpuExperts3runERKSt6vectorINS_13ExpertWeightsESaIS2_EEPKNS_6RoutedEPKflNS_5PhaseEPfPi
 $(OUT)/riffle_tests: LDFLAGS += $(WRAPPED:%=-Wl$(comma)--wrap=%)

@@ -47,7 +47,7 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   tokens and a query a layer, for any length. lfps: tables of 8 bytes a token, layer and KV head.
  *   Not counted for lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a
  *   follow-up prompt to the second step after it. Others: 0
- * - slots, min_slots (numbers), slot_bytes
+ * - slots, min_slots (numbers; 0: no pool), slot_bytes
  * - min_gpu_mem: the smallest gpu-mem that works with ctx tokens
  * - cpu_experts: layers whose experts stay in host memory; host_experts: their bytes there, in
  *   addition to host_kv
@@ -55,7 +55,8 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   group
  * - n_ctx, n_threads, block_size (numbers)
  * - device, isa: the values that auto became
- * - device_memory: the device has memory of its own, as a GPU does
+ * - device_memory: total is the device's memory, as on a GPU; shares_memory: that memory is the
+ *   host's own (an integrated GPU), so total and host_kv come from the same memory
  * - device_note: cuda: the GPU's name; else the reason why auto did not choose it, or ""
  * - no_driver: auto chose no GPU because no NVIDIA driver is installed; device_note says so
  * - context_note: the part of riffle_context_notice about length and memory, or ""

@@ -20,9 +20,11 @@ struct BackendOptions {
   ContextOptions options{};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // the host's kernels
   BlockLayout layout;
-  bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
-  bool device_memory = false;  // the device has memory of its own (cuda)
-  int64_t slots = 0;           // slots of the pool
+  // KV is read from slots of a pool: emu, and cuda except where it reads blocks in place.
+  bool has_pool = false;
+  bool device_memory = false;  // memory is taken from the device (cuda)
+  bool shares_memory = false;  // ... and is the host's own memory: the GPU is integrated
+  int64_t slots = 0;           // slots of the pool; 0: there is none
   bool drafts = false;         // the model's MTP layer may guess
   int rows_ahead = 0;          // the most tokens that all sequences of a step compute ahead
   // cuda: number of slots, at the end of the pool, whose memory prompts borrow; 0: prompts have
@@ -91,7 +93,7 @@ struct DeviceNeeds {
   std::vector<uint64_t> expert_bytes{};
   uint64_t expert_staging = 0, host_staging = 0;
   uint64_t selector_state = 0;  // state of one session, in host memory
-  // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that are accepted.
+  // Bytes of a slot and its bookkeeping, and the fewest slots that are accepted; 0: no pool.
   uint64_t per_slot = 0;
   int64_t min_slots = 0;
   uint64_t free = 0;  // with device_memory: bytes that the GPU has free now

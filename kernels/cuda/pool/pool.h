@@ -25,8 +25,8 @@ namespace riffle::cuda {
 // Later readers find the slot that was entered last. The other slots become victims like any unused
 // slot.
 struct Pool {
-  std::byte* slots = nullptr;  // [n_slots][slot_bytes]
-  int64_t n_slots = 0;
+  std::byte* slots = nullptr;           // [n_slots][slot_bytes]
+  int64_t n_slots = 0;                  // 0: no pool, rows read all blocks from host memory
   unsigned long long* words = nullptr;  // [n_slots]
   int32_t** page_tables = nullptr;      // [kMaxTables]
   int32_t* victims =

@@ -44,7 +44,7 @@ CudaDevice::CudaDevice(const Model& model, const BackendOptions& options, Thread
       cublas_(heap_, compute_),
       weights_(model, heap_, compute_, threads, options.host_expert_layers,
                upload_progress(options.options)),
-      slabs_(new PinnedSlabs(device.ordinal, !options.options.pin)),
+      slabs_(new PinnedSlabs(device.ordinal, pinning_of(device, options.options.pin))),
       store_(kv_shape(config_, options), host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       kv_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
@@ -410,6 +410,12 @@ static std::optional<cuda::DeviceInfo> usable(std::string& text) {
 
 bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
+bool cuda_shares_memory() {
+  std::string why;
+  const auto device = cuda::find_device(why);
+  return device && device->shares_memory;
+}
+
 bool cuda_driver_missing() { return cuda::driver_version() == 0; }
 
 // Tells whether the kernels run layers with this layout and `group` query heads per KV head.
@@ -540,7 +546,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.buffers = cuda::running_list(model, options);
   needs.prompt = cuda::prompt_list(model, options, false);
   needs.prompt_least = cuda::prompt_list(model, options, true);
-  needs.lends = !why_host_residency(o) && o.slots == 0;
+  needs.lends = options.has_pool && !why_host_residency(o) && o.slots == 0;
   const KvShape shape = kv_shape(c, options);
   for (MemoryItem item :
        cuda::session_list(c, shape, digest_spec(selection), *step, options.rows_ahead, o.n_ctx)) {
@@ -554,6 +560,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   }
   add_to(needs.buffers, MemoryUse::PREFILL_KV, "KV of a layer",
          cuda::CudaKv::prefill_bytes(shape, o.n_ctx));
+  if (!options.has_pool) return needs;
   needs.per_slot = shape.largest_block() + sizeof(unsigned long long) + sizeof(int32_t);
   // If the device decides, a step needs no slots (kernels/cuda/pool/pool.h), and the plan asks for
   // one for each row of a layer. If the host decides, each row needs the slots of one iteration.

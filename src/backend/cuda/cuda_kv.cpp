@@ -147,6 +147,8 @@ void CudaKv::use_slot_pool() {
 }
 
 void CudaKv::reset_pool() {
+  steps_ = 0;
+  if (in_place()) return;
   const std::vector<unsigned long long> words(pool_.n_slots, kFreeWord);
   check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]),
                         cudaMemcpyHostToDevice, *compute_),
@@ -158,7 +160,6 @@ void CudaKv::reset_pool() {
           "clearing a page table");
   lend(prompt_memory_.is_open());
   compute_->wait("clearing the slot pool");
-  steps_ = 0;
 }
 
 void CudaKv::lend(bool lent) {
@@ -166,6 +167,7 @@ void CudaKv::lend(bool lent) {
 }
 
 void CudaKv::age_pool() {
+  if (in_place()) return;
   check(select_victims(pool_, victims_scratch_.data(), *compute_), "sorting slots by last use");
 }
 

@@ -1,5 +1,6 @@
 // KV on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
-// itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling.
+// itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling. If the GPU
+// shares the host's memory, the pool has no slots, and steps read all blocks in place.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -160,6 +161,8 @@ class CudaKv : public KvStore, PagedPool {
   // Returns true if the host decides which blocks are in the slots and streams them in
   // (host_driven.h), because of an option or because memory could not be pinned.
   bool streamed() const { return slot_pool_ != nullptr; }
+  // Returns true if there is no pool: kernels read each block where the host store has it.
+  bool in_place() const { return pool_.n_slots == 0; }
   // Returns true if all slabs that were tried could be locked: kernels reach the blocks of
   // sequences that activate has seen.
   bool pinned() { return slabs_->failed().empty(); }

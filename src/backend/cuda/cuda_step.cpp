@@ -411,6 +411,8 @@ void CudaDevice::report_step() {
         from.lookups = streamed_counts_[first + r].lookups;
         from.misses = streamed_counts_[first + r].misses;
       }
+      // Without a pool every block is a miss to the kernels, and none was loaded.
+      if (kv_.in_place()) from.lookups = from.misses = 0;
       RowReport& to = reports_[r];
       to = RowReport();
       to.n_blocks = from.n_blocks, to.n_read = from.n_read;

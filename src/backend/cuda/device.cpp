@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "util/error.h"
+#include "util/memory_limits.h"
 
 namespace riffle::cuda {
 
@@ -68,6 +69,11 @@ int driver_version() {
   return version;
 }
 
+uint64_t shared_free(uint64_t reported, uint64_t total, uint64_t available) {
+  if (available == UINT64_MAX) return reported;
+  return std::max(reported, std::min(total, available));
+}
+
 std::optional<DeviceInfo> find_device(std::string& why) {
   const int driver = driver_version();
   int count = 0;
@@ -125,10 +131,14 @@ std::optional<DeviceInfo> find_device(std::string& why) {
         p.name, p.major, p.minor, kOldest / 10, kOldest % 10, info.limits.compute);
     return {};
   }
-  int same_pointers = 0, cooperative = 0;
+  int integrated = 0, same_pointers = 0, cooperative = 0;
+  cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, 0);
   cudaDeviceGetAttribute(&same_pointers, cudaDevAttrCanUseHostPointerForRegisteredMem, 0);
   cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, 0);
-  if (!same_pointers || !cooperative) {
+  info.shares_memory = integrated != 0;
+  // If memory is shared, riffle registers none (PinnedSlabs), and what the driver allocates always
+  // has one address.
+  if ((!same_pointers && !info.shares_memory) || !cooperative) {
     why =
         format("%s cannot read pinned memory at the host's addresses or lacks cooperative launches",
                p.name);
@@ -139,9 +149,9 @@ std::optional<DeviceInfo> find_device(std::string& why) {
   info.limits.smem_per_block = static_cast<int>(p.sharedMemPerBlockOptin);
   info.limits.smem_per_sm = static_cast<int>(p.sharedMemPerMultiprocessor);
   info.total = total;
-  info.free = free;
-  info.name =
-      format("%s, compute %d.%d, %.1f GiB", p.name, p.major, p.minor, double(total) / (1 << 30));
+  info.free = info.shares_memory ? shared_free(free, total, MemoryLimits().available()) : free;
+  info.name = format("%s, compute %d.%d, %.1f GiB%s", p.name, p.major, p.minor,
+                     double(total) / (1 << 30), info.shares_memory ? " shared with the CPU" : "");
   return info;
 }
 
@@ -176,18 +186,36 @@ Buffer DeviceHeap::take(size_t bytes, const char* what) {
       this);
 }
 
+// Tells whether managed memory can take the place of pinned memory on the current device: it has
+// nowhere to move to, and the CPU may use it while kernels run, as it does with blocks of other
+// sequences and with words that kernels wait for.
+static bool managed_stays() {
+  int device = 0, integrated = 0, concurrent = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, device) ==
+          cudaSuccess;
+  return known && integrated && concurrent;
+}
+
 Buffer pinned(size_t bytes, const char* what) {
   if (bytes == 0) return {};
   void* data = nullptr;
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    fail(RIFFLE_OUT_OF_MEMORY, "no pinned host memory for %s: the system refused %.1f MiB", what,
-         double(bytes) / (1 << 20));
-  }
-  check(status, what);
-  return Buffer(
-      data, bytes, [](void*, void* p, size_t) { cudaFreeHost(p); }, nullptr);
+  if (status == cudaSuccess)
+    return Buffer(
+        data, bytes, [](void*, void* p, size_t) { cudaFreeHost(p); }, nullptr);
+  if (status != cudaErrorMemoryAllocation && status != cudaErrorNotSupported) check(status, what);
+  cudaGetLastError();
+  if (managed_stays() && cudaMallocManaged(&data, bytes, cudaMemAttachGlobal) == cudaSuccess)
+    return Buffer(
+        data, bytes, [](void*, void* p, size_t) { cudaFree(p); }, nullptr);
+  cudaGetLastError();
+  fail(RIFFLE_OUT_OF_MEMORY,
+       "no pinned host memory for %s: the system refused %.1f MiB (%s): free memory, or set "
+       "`device` to cpu",
+       what, double(bytes) / (1 << 20), cudaGetErrorName(status));
 }
 
 Stream::Stream() {

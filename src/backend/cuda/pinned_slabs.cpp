@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 
 #include "util/cpu_limits.h"
 #include "util/error.h"
@@ -37,7 +38,12 @@ static std::byte* map(size_t bytes) {
   return begin + skip;
 }
 
-PinnedSlabs::PinnedSlabs(int ordinal, bool refuse) : ordinal_(ordinal), refuse_(refuse) {
+Pinning pinning_of(const DeviceInfo& device, bool wanted) {
+  return !wanted ? Pinning::REFUSE : device.shares_memory ? Pinning::ALLOCATE : Pinning::LOCK;
+}
+
+PinnedSlabs::PinnedSlabs(int ordinal, Pinning pinning) : ordinal_(ordinal), pinning_(pinning) {
+  if (pinning == Pinning::ALLOCATE) return;  // no thread has anything to do
   const unsigned n = std::clamp(static_cast<unsigned>(default_threads()) / 2, 1u, kMostThreads);
   try {
     while (threads_.size() < n) threads_.emplace_back([this] { run(); });
@@ -55,7 +61,7 @@ PinnedSlabs::~PinnedSlabs() {
   for (std::thread& t : threads_) t.join();
   for (const Slab& s : slabs_) {  // all except spares have been given back
     if (s.locked) cudaHostUnregister(s.data);
-    munmap(s.data, space(s.bytes));
+    if (s.allocated.size() == 0) munmap(s.data, space(s.bytes));
   }
   if (next_ != end_) munmap(next_, end_ - next_);
 }
@@ -81,6 +87,17 @@ std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
   return slabs_.back().data;
 }
 
+// With the mutex held. The driver does not promise zeroes. The page at the end keeps neighbours
+// apart.
+std::byte* PinnedSlabs::allocate(size_t bytes) {
+  const DeviceScope on(ordinal_);
+  Buffer memory = pinned(bytes + kSmallestPage, "KV");
+  auto* data = memory.as<std::byte>();
+  std::memset(data, 0, bytes);
+  slabs_.push_back({data, bytes, false, Slab::Stage::Tried, false, false, std::move(memory)});
+  return data;
+}
+
 std::deque<PinnedSlabs::Slab>::iterator PinnedSlabs::find(const std::byte* data) {
   return std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return s.holds(data); });
 }
@@ -92,8 +109,8 @@ std::byte* PinnedSlabs::take(size_t bytes) {
       s.spare = false;
       return s.data;
     }
-  if (!refuse_ && limits_.available() < promised() + bytes + kLeftToOthers) return nullptr;
-  return add(bytes, false);
+  if (!refuses() && limits_.available() < promised() + bytes + kLeftToOthers) return nullptr;
+  return pinning_ == Pinning::ALLOCATE ? allocate(bytes) : add(bytes, false);
 }
 
 // A slab that a thread is pinning has a part of its pages; it counts as having none.
@@ -105,7 +122,7 @@ uint64_t PinnedSlabs::promised() const {
 
 void PinnedSlabs::lock_ahead(size_t bytes, size_t count) {
   const std::lock_guard lock(mutex_);
-  if (refuse_ || spare_refused_ || !failed_.empty()) return;
+  if (pinning_ != Pinning::LOCK || spare_refused_ || !failed_.empty()) return;
   size_t ready = std::count_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.spare; });
   if (ready >= count) return;
   uint64_t needed = promised() + kLeftToOthers;
@@ -128,9 +145,10 @@ void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   changed_.wait(lock, [&] { return find(data)->tried(); });
   const auto slab = find(data);
   if (slab->locked) cudaHostUnregister(data);
+  const Buffer allocated = std::move(slab->allocated);
   slabs_.erase(slab);
   lock.unlock();
-  munmap(data, space(bytes));
+  if (allocated.size() == 0) munmap(data, space(bytes));
 }
 
 void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n,
@@ -159,7 +177,7 @@ bool PinnedSlabs::wait(std::vector<std::byte*>& slabs) {
 uint64_t PinnedSlabs::pinned_bytes() {
   const std::lock_guard lock(mutex_);
   uint64_t sum = 0;
-  for (const Slab& s : slabs_) sum += s.locked ? s.bytes : 0;
+  for (const Slab& s : slabs_) sum += s.pinned() ? s.bytes : 0;
   return sum;
 }
 
@@ -225,7 +243,7 @@ void PinnedSlabs::run() {
     next->stage = Slab::Stage::Busy;
     // After one refusal no slab is tried again: each try takes long, and a half-locked context is
     // useless.
-    const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
+    const bool skip = refuses() || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
     if (status == cudaSuccess) touch(data, bytes);  // several threads are faster than one
@@ -249,7 +267,7 @@ void PinnedSlabs::run() {
     } else if (status != cudaSuccess && failed_.empty()) {
       failed_ = "refused";
       try {
-        if (!refuse_)
+        if (!refuses())
           failed_ = format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));
       } catch (const std::bad_alloc&) {  // the reason is lost
       }

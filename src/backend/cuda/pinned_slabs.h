@@ -5,6 +5,10 @@
 // those of a whole prompt while another is read. If the system refuses to lock more (limits, other
 // programs), slabs stay pageable and failed() reports it: copies still work, but kernels cannot
 // reach such memory.
+//
+// On a GPU that shares the host's memory, take() has the driver allocate each slab: some of these
+// systems refuse to lock memory that they have not allocated (Thor, DGX Spark), and some give it
+// another address on the GPU.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -19,15 +23,21 @@
 
 namespace riffle::cuda {
 
+// LOCK: slabs are locked in the background. ALLOCATE: the driver allocates them. REFUSE: they stay
+// pageable.
+enum class Pinning { LOCK, ALLOCATE, REFUSE };
+// wanted: ContextOptions::pin.
+Pinning pinning_of(const DeviceInfo& device, bool wanted);
+
 class PinnedSlabs : public SlabSource {
  public:
-  // refuse: never lock anything.
-  explicit PinnedSlabs(int ordinal, bool refuse = false);
+  explicit PinnedSlabs(int ordinal, Pinning pinning = Pinning::LOCK);
   ~PinnedSlabs() override;
 
   size_t slab_bytes() const override { return size_t(64) << 20; }
   // No two slabs are neighbours in memory: a copy must not cross from one locked range into
-  // another. Null also if locking the slab would take the last of the free memory.
+  // another. Null also if the slab would take the last of the free memory. Throws
+  // RIFFLE_OUT_OF_MEMORY if the driver does not allocate it.
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
 
@@ -44,7 +54,7 @@ class PinnedSlabs : public SlabSource {
   bool wait(std::vector<std::byte*>& slabs);
   // Waits for all slabs, including those locked ahead.
   void wait_all();
-  bool refuses() const { return refuse_; }
+  bool refuses() const { return pinning_ == Pinning::REFUSE; }
   uint64_t pinned_bytes();
   // Says why a slab could not be locked; empty: all could.
   std::string failed();
@@ -61,6 +71,8 @@ class PinnedSlabs : public SlabSource {
       Tried
     } stage = Stage::Fresh;  // Busy: a thread works on it, Touched: it has pages
     bool wanted = false, locked = false;
+    Buffer allocated{};  // the driver's memory; empty: the slab was mapped here
+    bool pinned() const { return locked || allocated.size() > 0; }
     bool tried() const { return stage == Stage::Tried; }  // locked, or refused
     bool holds(const std::byte* p) const {
       return !std::less<>()(p, data) && std::less<>()(p, data + bytes);
@@ -71,14 +83,15 @@ class PinnedSlabs : public SlabSource {
       Slab::Stage from) const;  // true if a caller waits for a slab that has reached this stage
   void begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data);
   void end_locking(std::unique_lock<std::mutex>& lock);
+  std::byte* allocate(size_t bytes);
   std::byte* add(size_t bytes, bool spare);                // null: there is no memory for it
   uint64_t promised() const;                               // bytes that have no pages yet
   std::deque<Slab>::iterator find(const std::byte* data);  // any byte of a slab's
 
   const MemoryLimits limits_;
-  int ordinal_;
-  bool refuse_, stop_ = false,
-                locking_ = false;  // locking_: a thread locks a slab, or has just done so
+  const int ordinal_;
+  const Pinning pinning_;
+  bool stop_ = false, locking_ = false;  // locking_: a thread locks a slab, or has just done so
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Slab> slabs_;

@@ -94,6 +94,8 @@ void require_supported(const KvShape& shape, const ContextOptions& o) {
          uneven.c_str());
 }
 
+bool asks_for_pool(const ContextOptions& o) { return o.slots > 0 || why_host_residency(o); }
+
 void choose_device(const Config& config, ResolvedOptions& r) {
   ContextOptions& o = r.options;
   if (o.device == DeviceKind::AUTO || o.device == DeviceKind::CUDA) {
@@ -106,13 +108,14 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   }
   const DeviceEntry& device = entry_of(o.device);
   r.device_memory = device.device_memory;
-  r.has_pool = device.has_pool;
+  r.shares_memory = o.device == DeviceKind::CUDA && cuda_shares_memory();
+  r.has_pool = device.has_pool && (!r.shares_memory || asks_for_pool(o));
   if (o.prefill_chunk == 0) o.prefill_chunk = device.prefill_chunk;
   if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
       (o.evict != EvictRule::LRU || o.pool_per_layer || !o.pin))
     fail(RIFFLE_UNSUPPORTED,
          "`residency` device needs one pool for all layers, `evict` lru and pinned memory");
-  if (!r.has_pool && (o.slots || o.gpu_mem))
+  if (!device.has_pool && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT,
          "device %s has no slot pool: `slots` and `gpu_mem` need device cuda or emu",
          device_name(r));

@@ -15,9 +15,13 @@ namespace riffle {
 // GPU.
 void require_supported(const KvShape& shape, const ContextOptions& options);
 
-// Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.device_note and r.no_driver.
-// Throws RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector) or
-// RIFFLE_BAD_ARGUMENT (an option that the device does not have).
+// Tells whether the options ask for a pool on a GPU that shares the host's memory. Without them
+// there is none: it would hold copies of blocks that the GPU can read where they are.
+bool asks_for_pool(const ContextOptions& options);
+
+// Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.shares_memory, r.device_note
+// and r.no_driver. Throws RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector)
+// or RIFFLE_BAD_ARGUMENT (an option that the device does not have).
 void choose_device(const Config& config, ResolvedOptions& r);
 
 // "cpu", "emu" or "cuda".

@@ -175,6 +175,7 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const M
   // Weights without data get their bytes from materialize() if the host computes with some.
   if (!model.weights.embedding.data && (!r.device_memory || plan.cpu_experts > 0))
     bytes = sum({bytes, plan.weights, plan.host_experts});
+  if (r.shares_memory) bytes = sum({bytes, plan.total});
   if (r.device_memory) return sum({bytes, plan.prompt_host});
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
@@ -191,6 +192,7 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   plan.device = device_name(r);
   plan.device_note = r.device_note;
   plan.device_memory = r.device_memory;
+  plan.shares_memory = r.shares_memory;
   plan.no_driver = r.no_driver;
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
@@ -207,7 +209,8 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   plan.host_kv = shape.most_bytes(o.n_ctx);
   plan.host_states = shape.most_state_bytes();
   plan.total = sum({plan.weights, plan.activations, plan.digests});
-  if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
+  // Otherwise plan_prompt adds it.
+  if (!r.has_pool && !r.device_memory) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;
 }
 
@@ -261,7 +264,7 @@ static void plan_slots(const Config& config, ResolvedOptions& r, MemoryPlan& pla
   const auto all_blocks =
       static_cast<int64_t>(std::min<uint64_t>(product({sessions, blocks}), INT64_MAX / 2));
   r.slots = r.options.slots;
-  if (r.slots == 0) {
+  if (r.slots == 0 && r.has_pool) {
     // Slots beyond the number of blocks would be idle, except the lent ones.
     const int64_t most = std::max(plan.min_slots, all_blocks) + r.lent_slots;
     r.slots = !budget          ? most
@@ -330,6 +333,7 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& pla
 
 // A GPU's KV lives in page-locked host memory, so swap does not help. Experts there could be
 // dropped and read again, but a step that reads them from a disk takes seconds, so they count too.
+// If the GPU shares the host's memory, all that it takes leaves less for the KV.
 static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
                                    const MemoryPlan& plan) {
   const ContextOptions& o = r.options;
@@ -345,7 +349,8 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
                   format("the experts of %d layers take %s of host memory, but %s has %s",
                          plan.cpu_experts, size_text(plan.host_experts).c_str(),
                          r.host_owner.c_str(), size_text(r.host_memory).c_str()));
-  const uint64_t taken = sum({plan.host_experts, plan.prompt_host});
+  const uint64_t taken =
+      sum({plan.host_experts, plan.prompt_host, r.shares_memory ? plan.total : 0});
   const uint64_t memory = r.host_memory > taken ? r.host_memory - taken : 0;
   if (kv <= memory) return {};
   const int64_t most = kv_shape(config, r).longest(memory / sessions);
@@ -354,7 +359,9 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
       format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s%s: %s",
              o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
              size_text(kv).c_str(), r.host_owner.c_str(), size_text(memory).c_str(),
-             taken > 0 ? " left after experts and prompts" : "",
+             r.shares_memory ? " left after the GPU's part"
+             : taken > 0     ? " left after experts and prompts"
+                             : "",
              // `n_ctx` 0 is the trained length.
              most > 0 ? format("at most %lld tokens fit", static_cast<long long>(most)).c_str()
                       : "no context fits"));
@@ -388,9 +395,10 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
   return {};
 }
 
-// Plans a device with a pool. Without a setting for the number of layers whose experts stay in host
-// memory, it takes the fewest that leave the pool an eighth of the KV, since a step reads about
-// that part; if none do, all. If the number of slots is given, it takes the fewest that fit.
+// Plans a device with a pool or with memory of its own. Without a setting for the number of layers
+// whose experts stay in host memory, it takes the fewest that leave the pool an eighth of the KV,
+// since a step reads about that part; if none do, all. If the number of slots is given, or if there
+// is no pool, it takes the fewest that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
@@ -402,7 +410,7 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
   const auto roomy = [&](int n) {
     verdict = with(n);
     return verdict.status == RIFFLE_OK &&
-           (r.options.slots > 0 ||
+           (r.options.slots > 0 || !r.has_pool ||
             product({uint64_t(r.slots - r.lent_slots), plan.slot_bytes, kPoolShare}) >=
                 product({uint64_t(r.options.n_sessions), plan.host_kv - plan.host_states}));
   };
@@ -429,7 +437,7 @@ static Verdict plan_selection(const Model& model, ResolvedOptions& r, MemoryPlan
                   true,
                   format("`host_mem` is %s, but the KV of %d tokens of context needs at least %s",
                          size_text(o.host_mem).c_str(), o.n_ctx, least_size(plan.host_kv).c_str()));
-  if (r.has_pool)
+  if (r.has_pool || r.device_memory)
     if (Verdict verdict = plan_device(model, r, plan, needs, device_free);
         verdict.status != RIFFLE_OK)
       return verdict;

@@ -71,7 +71,8 @@ struct MemoryPlan {
   uint64_t shared_host_mem = 0;
   int32_t n_ctx = 0, n_threads = 0, block_size = 0;
   const char *device = "", *isa = "";  // static strings: the values that AUTO became
-  bool device_memory = false;          // the device has memory of its own
+  bool device_memory = false;          // memory is taken from the device
+  bool shares_memory = false;          // ... and is the host's own, so that total counts there too
   std::string device_note;   // cuda: the GPU's name; else why AUTO did not choose it, or empty
   bool no_driver = false;    // AUTO chose no GPU because no NVIDIA driver is installed, as on most
                              // machines without a GPU. device_note says so

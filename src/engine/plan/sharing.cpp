@@ -20,13 +20,15 @@ static bool fits(const Model& model, const ContextOptions& options, MemoryPlan& 
 }
 
 // Three quarters of the host's memory are for the KV and its index (key codes, digests), which
-// grows with it and which `host_mem` does not count. A GPU has digests in its own memory.
+// grows with it and which `host_mem` does not count. A GPU has digests in its own memory. If it
+// shares the host's memory, its part is taken off first.
 static uint64_t shared_host_mem(const MemoryPlan& one) {
   const double kv = static_cast<double>(one.host_kv);
   const double digests = one.device_memory ? 0 : static_cast<double>(one.digests);
   const double index = static_cast<double>(one.selector_state) + digests;
   const double share = kv > 0 ? kv / (kv + index) : 1;
-  return std::max(static_cast<uint64_t>(0.75 * share * static_cast<double>(one.host_memory)),
+  const uint64_t gpu = one.shares_memory ? std::min(one.total, one.host_memory) : 0;
+  return std::max(static_cast<uint64_t>(0.75 * share * static_cast<double>(one.host_memory - gpu)),
                   one.host_kv);
 }
 

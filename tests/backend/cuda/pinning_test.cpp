@@ -3,6 +3,7 @@
 #include <atomic>
 #include <climits>
 
+#include "tests/backend/cuda/shared_memory.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -95,6 +96,18 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
   CHECK(p.status == RIFFLE_OUT_OF_MEMORY);
   CHECK(p.done == 0);
   CHECK_THAT(p.error, Catch::Contains("but residency device needs pinned memory"));
+}
+
+TEST_CASE("cuda: a GPU that shares the host's memory needs no pinning of the system's memory",
+          "[cuda][pin][shared]") {
+  if (skip()) return;
+  const Allow none(0);
+  const SharesMemory shares;
+  Runtime r(cuda_options(SelectorKind::SHARE));
+  riffle_session* s = r.session();
+  CHECK(prefill(r, s, some_tokens(2000, 3)).status == RIFFLE_OK);
+  const int32_t token = 400;
+  r.check(riffle_step(r.context, &s, &token, 1));
 }
 
 TEST_CASE("cuda: pinning that is refused later ends a prompt that needs it", "[cuda][pin]") {
