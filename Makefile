@@ -5,10 +5,11 @@
 # alone, unless CUARCH is given. Programs that were built run with EMULATOR.
 CROSS    ?=
 STRIP    ?= $(if $(CROSS),$(CROSS)-)strip
-export EMULATOR STRIP
+export STRIP
 ifneq ($(CROSS),)
 export CROSS
 EMULATOR ?= qemu-$(firstword $(subst -, ,$(CROSS)))-static -L $(CURDIR)/third_party/$(CROSS)
+export EMULATOR
 CUARCH   ?=
 ifeq ($(origin CXX),default)
 CXX      := $(CROSS)-g++
