@@ -83,10 +83,8 @@ override CUARCH := $(ALL_CUARCH)
 endif
 NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
 ifneq ($(NVCC),)
-# Suffixes as in 90a are left out of the list.
-CANNOT    := $(foreach a,$(CUARCH),$(if $(filter $(a) $(a:%a=%) $(a:%f=%),$(NVCC_CAN)),,$(a)))
-ifneq ($(CANNOT),)
-$(error CUARCH=$(strip $(CUARCH)): $(NVCC) cannot build $(strip $(CANNOT)), it can build $(sort $(NVCC_CAN)))
+ifneq ($(filter-out $(NVCC_CAN),$(CUARCH)),)
+$(error CUARCH=$(strip $(CUARCH)): $(NVCC) cannot build $(filter-out $(NVCC_CAN),$(CUARCH)), it can build $(NVCC_CAN))
 endif
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 ifneq ($(CROSS),)
