@@ -56,7 +56,7 @@ cd "$stage"
 libdir=$(dirname "$(find usr/lib -name "$soname")")
 move $library "$libdir"/libriffle.so.*
 # The CUDA toolkit may be in another place on other machines.
-sed -i 's| -L/usr/local/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
+sed -i 's| -L/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
 move libriffle-dev "$libdir"/libriffle.so "$libdir"/libriffle.a "$libdir"/pkgconfig "$libdir"/cmake usr/include
 move riffle usr/bin usr/share
 left=$(find . ! -type d)
