@@ -31,7 +31,10 @@ strip=strip
 system=""
 shlibdeps=""
 if [ -n "${CROSS:-}" ]; then
-  architecture=$(dpkg-architecture -f -t"$CROSS" -qDEB_HOST_ARCH 2>/dev/null)
+  architecture=$(dpkg-architecture -f -t"$CROSS" -qDEB_HOST_ARCH 2>/dev/null) ||
+    { echo "make deb: CROSS=$CROSS: expected an architecture of Debian, such as aarch64-linux-gnu" >&2; exit 1; }
+  [ -s "$here/../../../third_party/$CROSS/var/lib/dpkg/status" ] ||
+    { echo "make deb: found no third_party/$CROSS/var/lib/dpkg/status: run CROSS=$CROSS third_party/setup.sh install" >&2; exit 1; }
   strip=$CROSS-strip
   system=$(cd "$here/../../../third_party/$CROSS" && pwd)
   # dpkg-shlibdeps finds libraries by their whole paths, so the lists of files get that folder.
