@@ -82,6 +82,9 @@ else ifeq ($(strip $(CUARCH)),all)
 override CUARCH := $(ALL_CUARCH)
 endif
 NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
+ifneq ($(and $(CROSS),$(strip $(CUARCH)),$(if $(NVCC),,none)),)
+$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no nvcc in $(CUDA)/bin or PATH: install the CUDA toolkit, give CUDA=/path, or leave out CUARCH)
+endif
 ifneq ($(NVCC),)
 ifneq ($(filter-out $(NVCC_CAN),$(CUARCH)),)
 $(error CUARCH=$(strip $(CUARCH)): $(NVCC) cannot build $(filter-out $(NVCC_CAN),$(CUARCH)), it can build $(NVCC_CAN))
