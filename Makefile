@@ -2,10 +2,14 @@
 # tools/package/package.mk has install, uninstall and the packages.
 
 # CROSS=aarch64-linux-gnu builds for another machine, with Debian's cross compiler: for the CPU
-# alone, unless CUARCH is given. Programs that were built run in an emulator.
+# alone, unless CUARCH is given. Programs that were built run with EMULATOR.
 CROSS    ?=
+STRIP    ?= $(if $(CROSS),$(CROSS)-)strip
+export STRIP
 ifneq ($(CROSS),)
 export CROSS
+EMULATOR ?= qemu-$(firstword $(subst -, ,$(CROSS)))-static -L $(CURDIR)/third_party/$(CROSS)
+export EMULATOR
 CUARCH   ?=
 ifeq ($(origin CXX),default)
 CXX      := $(CROSS)-g++
@@ -48,39 +52,62 @@ CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
 LDLIBS   += $(DEPS_KEPT) $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN)
 
+# The machine that is built for: x86_64 or aarch64.
+MACHINE  := $(firstword $(subst -, ,$(shell $(CXX) -dumpmachine)))
+ARCH     := $(if $(filter aarch64,$(MACHINE)),arm,x86)
+
 # The CUDA device is built if the toolkit is here, and used if there is a GPU at run time. cudart is
 # linked in, cuBLAS is not.
 CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
 NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 # native: kernels for the GPUs of this machine; if it has none, riffle is built for the CPU. For a
 # GPU newer than the toolkit, code for compute capability 8.0 is built; the driver compiles its PTX
-# at the first start. all: kernels for five generations, as in packages, which go to other machines.
-ALL_CUARCH := 75 80 86 89 90
+# at the first start. all: kernels for several generations, as in packages, which go to other
+# machines. On ARM these are the GPUs of Jetson Orin (87) and Thor (110), Grace Hopper (90) and DGX
+# Spark (121).
 PACKAGE_CUARCH := $(if $(filter undefined,$(origin CUARCH)),all,$(CUARCH))
 CUARCH ?= native
+NVCC_CAN := $(if $(and $(NVCC_HERE),$(strip $(CUARCH) $(PACKAGE_CUARCH))),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
+ALL_CUARCH := $(filter $(NVCC_CAN),$(if $(filter arm,$(ARCH)),87 90 110 121,75 80 86 89 90))
 ifeq ($(strip $(CUARCH)),native)
-GPU_HERE := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
-NVCC_CAN := $(if $(NVCC_HERE),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
+ifneq ($(CROSS),)
+$(error CUARCH=native: found CROSS=$(CROSS), expected the GPU architectures of that machine, such as CUARCH=87)
+endif
+# Jetson's own GPU: nvidia-smi may lack there, or not know it.
+GPU_HERE := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -x '[0-9.]*' || \
+              tr '\0' '\n' 2>/dev/null </proc/device-tree/compatible | sed -n 's/^nvidia,tegra234$$/8.7/p; s/^nvidia,tegra264$$/11.0/p')))
 NO_GPU   := $(if $(GPU_HERE),,$(NVCC_HERE))
 override CUARCH := $(if $(GPU_HERE),$(or $(filter $(GPU_HERE),$(NVCC_CAN)),80))
 else ifeq ($(strip $(CUARCH)),all)
 override CUARCH := $(ALL_CUARCH)
 endif
 NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
+ifneq ($(and $(CROSS),$(strip $(CUARCH)),$(if $(NVCC),,none)),)
+$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no nvcc in $(CUDA)/bin or PATH: install the CUDA toolkit, give CUDA=/path, or leave out CUARCH)
+endif
 ifneq ($(NVCC),)
+ifneq ($(filter-out $(NVCC_CAN),$(CUARCH)),)
+$(error CUARCH=$(strip $(CUARCH)): $(NVCC) cannot build $(filter-out $(NVCC_CAN),$(CUARCH)), it can build $(NVCC_CAN))
+endif
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+ifneq ($(CROSS),)
+# The toolkit's headers and libraries for ARM.
+CUDA_TARGET ?= $(firstword $(wildcard $(CUDA_ROOT)/targets/sbsa-linux $(CUDA_ROOT)/targets/aarch64-linux))
+ifeq ($(wildcard $(CUDA_TARGET)/lib/libcudart_static.a),)
+$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no $(or $(CUDA_TARGET),$(CUDA_ROOT)/targets/sbsa-linux)/lib/libcudart_static.a: install NVIDIA's package cuda-cross-sbsa (CUDA 12 for Jetson Orin: cuda-cross-aarch64), give CUDA_TARGET, or leave out CUARCH)
+endif
+endif
 # The newest architecture also as PTX, for GPUs yet to come.
 NVCCCODE  = $(foreach a,$(CUARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
             -gencode=arch=compute_$(lastword $(CUARCH)),code=compute_$(lastword $(CUARCH))
-NVCCFLAGS = -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(lastword $(CXX)) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall $(NVCCCODE)
-CXXFLAGS  += -DRIFFLE_CUDA -isystem $(CUDA_ROOT)/include
-CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt
+NVCCFLAGS = -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(lastword $(CXX)) $(CUDA_TARGET:%=-isystem %/include) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall $(NVCCCODE)
+CXXFLAGS  += -DRIFFLE_CUDA -isystem $(or $(CUDA_TARGET),$(CUDA_ROOT))/include
+CUDA_LIBS := -L$(if $(CUDA_TARGET),$(CUDA_TARGET)/lib,$(CUDA_ROOT)/lib64) -lcudart_static -ldl -lrt
 endif
 
 # Sources are found by folder: code that needs the CUDA toolkit is in folders called cuda, and
 # no_cuda.cpp takes its place without the toolkit.
 # Code for one architecture of CPUs is in folders called x86 and arm.
-ARCH     := $(if $(filter aarch64%,$(shell $(CXX) -dumpmachine)),arm,x86)
 SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') ! -path '*/$(if $(filter arm,$(ARCH)),x86,arm)/*' $(ROOMS) $(3) | sort)
 ROOMS    := $(if $(CORE),! -path '*/papers/*' ! -path '*/measure/*',! -name no_papers.cpp ! -name no_measure.cpp)
 LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')

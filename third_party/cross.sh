@@ -3,7 +3,8 @@
 # them in third_party/TRIPLET (ignored by git). They are the distribution's own packages and those
 # that they depend on, glibc among them, so programs run in that folder too (qemu's option -L). The
 # lists and the cache are this script's own, so root is not needed and the system's configuration,
-# its architectures among it, is not touched.
+# its architectures among it, is not touched. The folder's own database of dpkg (var/lib/dpkg) says
+# which package each library is from; make deb reads it.
 # usage: cross.sh TRIPLET PACKAGE...     (third_party/setup.sh)
 set -eu
 usage="usage: cross.sh TRIPLET PACKAGE..."
@@ -14,7 +15,21 @@ case $triplet in
 esac
 cd "$(dirname "$0")"
 root=$PWD/$triplet
-[ "$(cat "$root/packages" 2>/dev/null)" != "$*" ] || exit 0
+database=$root/var/lib/dpkg
+[ ! -s "$database/status" ] || [ "$(cat "$root/packages" 2>/dev/null)" != "$*" ] || exit 0
+# Enters an unpacked package in the database: its fields, its files, and the versions of its libraries.
+record() {
+  local name control=$root/apt/control
+  rm -rf "$control" && dpkg-deb --control "$1" "$control"
+  name=$(dpkg-deb --field "$1" Package)
+  { echo "Status: install ok installed"; cat "$control/control"; echo; } >>"$database/status.part"
+  # dpkg's names of the files of packages that can be installed for several architectures.
+  if grep -qx 'Multi-Arch: same' "$control/control"; then name=$name:$architecture; fi
+  dpkg-deb --fsys-tarfile "$1" | tar -t | sed 's|^\./|/|; s|/$||; s|^$|/.|' >"$database/info/$name.list"
+  for file in symbols shlibs; do
+    [ ! -e "$control/$file" ] || cp "$control/$file" "$database/info/$name.$file"
+  done
+}
 for tool in apt-get dpkg-deb; do
   command -v $tool >/dev/null || { echo "CROSS=$triplet needs $tool, as on Debian" >&2; exit 1; }
 done
@@ -32,10 +47,15 @@ failed="found no packages for $architecture: are the system's package sources fo
 apt-get $own update -qq || { echo "CROSS=$triplet: $failed" >&2; exit 1; }
 apt-get $own install -qq -y --download-only --no-install-recommends "$@" >/dev/null ||
   { echo "CROSS=$triplet: $failed" >&2; exit 1; }
+mkdir -p "$database/info"
+echo 1 >"$database/info/format"
+printf '%s\n' "$(dpkg --print-architecture)" "$architecture" >"$database/arch"
 for package in "$apt"/cache/archives/*.deb; do
   # The headers of glibc and of Linux are those of the cross compiler's own packages.
   case ${package##*/} in libc6-dev_*|linux-libc-dev_*|libcrypt-dev_*) continue ;; esac
   dpkg-deb --fsys-tarfile "$package" | tar -x -C "$root" --keep-directory-symlink
+  record "$package"
 done
 rm -rf "$apt"
+mv "$database/status.part" "$database/status"
 echo "$*" >"$root/packages"

@@ -13,10 +13,11 @@ ifneq ($(CROSS),)
 LDFLAGS     += -L$(CROSS_ROOT)/usr/lib/$(CROSS) -Wl,-rpath-link,$(CROSS_ROOT)/usr/lib/$(CROSS)
 endif
 
+STATIC_DIR  := third_party/static$(CROSS:%=-%)
+
 # STATIC=1 (make dist): everything except glibc is linked in. static.sh builds the archives that
 # Debian lacks.
 ifdef STATIC
-STATIC_DIR := third_party/static
 LDFLAGS    += -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL
 DEPS_KEPT  :=
 DEPS_LIBS  := -L$(STATIC_DIR) -Wl,-Bstatic -lsentencepiece -lpcre2-8 -lutf8proc -Wl,-Bdynamic

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Builds sentencepiece and mimalloc, which Debian ships only as shared objects, as static archives
-# in third_party/static (ignored by git). The sources are the distribution's own: apt-get source,
-# with lists and a cache of this script's own, so the system's configuration is not touched and root
-# is not needed.
-# usage: static.sh     (make dist)
+# in third_party/static (ignored by git); with CROSS=TRIPLET in third_party/static-TRIPLET, by the
+# cross compiler. The sources are the distribution's own: apt-get source, with lists and a cache of
+# this script's own, so the system's configuration is not touched and root is not needed.
+# usage: [CROSS=TRIPLET] static.sh     (make dist)
 set -eu
 cd "$(dirname "$0")"
-static=$PWD/static
+tools=${CROSS:+$CROSS-}
+static=$PWD/static${CROSS:+-$CROSS}
 archives="$static/libsentencepiece.a $static/mimalloc.o"
 complete() { for a in $archives; do [ -s "$a" ] || return 1; done; }
 complete && exit 0
 for tool in apt-get dpkg-source; do
   command -v $tool >/dev/null || { echo "make dist needs $tool (Debian: apt-get install dpkg-dev)" >&2; exit 1; }
 done
+export CXX="${CXX:-${tools}g++}" CC="${CC:-${tools}gcc}" AR="${AR:-${tools}ar}"
 apt=$static/apt
 mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$static/src"
 
@@ -37,14 +39,14 @@ for f in third_party/absl/flags/flag.cc third_party/protobuf-lite/*.cc src/built
   src/{bpe_model,char_model,error,filesystem,model_factory,model_interface,normalizer}.cc \
   src/{sentencepiece_processor,unigram_model,util,word_model}.cc; do
   echo "$f"
-done | xargs -P "$(nproc)" -I{} sh -c "\${CXX:-g++} -std=c++17 $flags -pthread -DHAVE_PTHREAD=1 \
+done | xargs -P "$(nproc)" -I{} sh -c "\$CXX -std=c++17 $flags -pthread -DHAVE_PTHREAD=1 \
   -I. -Isrc -Isrc/builtin_pb -Ithird_party -Ithird_party/protobuf-lite \
   -c {} -o objects/\$(echo {} | tr / _).o"
 rm -f "$static/libsentencepiece.a"
-ar rcs "$static/libsentencepiece.a" objects/*.o
+$AR rcs "$static/libsentencepiece.a" objects/*.o
 # malloc is replaced for the whole executable, as by the shared object.
 cd "$static"/src/mimalloc-*/
-${CC:-gcc} -std=gnu11 $flags -DMI_MALLOC_OVERRIDE=1 -ftls-model=initial-exec -Iinclude -c src/static.c -o mimalloc.o
+$CC -std=gnu11 $flags -DMI_MALLOC_OVERRIDE=1 -ftls-model=initial-exec -Iinclude -c src/static.c -o mimalloc.o
 # src/cli/allocation.cpp has the operators new and delete.
-objcopy --wildcard --weaken-symbol='_Zn*' --weaken-symbol='_Zd*' mimalloc.o "$static/mimalloc.o"
+${tools}objcopy --wildcard --weaken-symbol='_Zn*' --weaken-symbol='_Zd*' mimalloc.o "$static/mimalloc.o"
 rm -rf "$apt"

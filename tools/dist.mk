@@ -1,31 +1,35 @@
-# make dist makes dist/riffle-VERSION/ and its .tar.gz: one executable and one shared library that
-# need only glibc (on a GPU also the driver and cuBLAS), the headers, the model, and the licences of
-# the libraries linked in. It has kernels for all architectures unless CUARCH is given. Its build
-# folder is build-dist.
-DIST := dist/riffle-$(VERSION)
+# make dist makes dist/riffle-VERSION-MACHINE/ and its .tar.gz: one executable and one shared library
+# that need only glibc (on a GPU also the driver and cuBLAS), the headers, the model, and the
+# licences of the libraries linked in. MACHINE is x86_64 or aarch64. It has kernels for all GPU
+# architectures unless CUARCH is given; with CROSS it has none then. Its build folder is build-dist,
+# with CROSS build-dist-CROSS.
+DIST := dist/riffle-$(VERSION)-$(MACHINE)
+DIST_BUILD := build-dist$(CROSS:%=-%)
+# Debian's packages of the libraries have their licences here.
+DOC := $(CROSS_ROOT)/usr/share/doc
 LIBRARY_LICENSED := libpcre2-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev
 LICENSED := $(LIBRARY_LICENSED) libedit-dev libncurses-dev libbsd-dev libmd-dev libcli11-dev
 # Printed before a new build in build-dist: what it builds, and how long that takes. A core needs
 # some 16 minutes for the C++ files and 9 for the kernels of one architecture.
 PACKAGE_KERNELS = $(if $(NVCC_HERE),$(if $(filter all,$(PACKAGE_CUARCH)),$(ALL_CUARCH),$(if $(filter native,$(PACKAGE_CUARCH)),$(CUARCH),$(PACKAGE_CUARCH))))
 define say_package
-@echo "make $@: builds riffle once more, in build-dist, with its libraries inside and"
-@echo "  kernels for $(or $(addprefix compute_,$(PACKAGE_KERNELS)),no GPU): up to $$(((16 + 9 * $(words $(PACKAGE_KERNELS))) / $$(nproc) + 1)) minutes on $$(nproc) cores; less if build-dist exists."
-@$(if $(filter all,$(PACKAGE_CUARCH)),echo "  For this machine alone$(comma) in less than half the time: make $@ CUARCH=native")
+@echo "make $@: builds riffle once more, in $(DIST_BUILD), with its libraries inside and"
+@echo "  kernels for $(or $(addprefix compute_,$(PACKAGE_KERNELS)),no GPU): up to $$(((16 + 9 * $(words $(PACKAGE_KERNELS))) / $$(nproc) + 1)) minutes on $$(nproc) cores; less if $(DIST_BUILD) exists."
+@$(if $(and $(filter all,$(PACKAGE_CUARCH)),$(PACKAGE_KERNELS)),echo "  For this machine alone$(comma) in less than half the time: make $@ CUARCH=native")
 endef
 dist:
 	$(say_package)
 	@third_party/setup.sh check && third_party/static.sh
-	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(PACKAGE_CUARCH)" dist-folder
+	$(MAKE) STATIC=1 BUILD=$(DIST_BUILD) CUARCH="$(PACKAGE_CUARCH)" dist-folder
 dist-folder: all
 	rm -rf $(DIST) && mkdir -p $(DIST)/models $(DIST)/licences
-	cp $(BUILD)/riffle $(BUILD)/libriffle.so $(DIST)/ && strip $(DIST)/riffle && strip --strip-unneeded $(DIST)/libriffle.so
+	cp $(BUILD)/riffle $(BUILD)/libriffle.so $(DIST)/ && $(STRIP) $(DIST)/riffle && $(STRIP) --strip-unneeded $(DIST)/libriffle.so
 	ln -sf libriffle.so $(DIST)/libriffle.so.0
 	cp $(HEADERS) README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
-	for p in sentencepiece mimalloc; do cp third_party/static/src/$$p-*/debian/copyright $(DIST)/licences/$$p; done
-	for p in $(LICENSED); do [ ! -e /usr/share/doc/$$p/copyright ] || cp -L /usr/share/doc/$$p/copyright $(DIST)/licences/$$p; done
+	for p in sentencepiece mimalloc; do cp $(STATIC_DIR)/src/$$p-*/debian/copyright $(DIST)/licences/$$p; done
+	for p in $(LICENSED); do [ ! -e $(DOC)/$$p/copyright ] || cp -L $(DOC)/$$p/copyright $(DIST)/licences/$$p; done
 	tools/check_dist.sh $(DIST)
-	tar -C dist -czf $(DIST).tar.gz riffle-$(VERSION)
+	tar -C dist -czf $(DIST).tar.gz $(notdir $(DIST))
 	@ls -l $(DIST) $(DIST).tar.gz
 
 # Man pages: the prose of tools/man, with each command's options from the program's own help.

@@ -169,6 +169,15 @@ def devices(_):
     check(quiet.out.strip() == loud.out.strip() and quiet.err == b"", "-q keeps it quiet", quiet)
 
 
+def instruction_sets(_):
+    """A set of the other architecture is refused, with those that this CPU has."""
+    r = riffle("info", "--plan", "--isa", "scalar", "--json")
+    check(r.code == 0 and json.loads(r.out)["plan"]["isa"] == "scalar", "--isa scalar", r)
+    refused = [r for r in (riffle("info", "--plan", "--isa", name) for name in ("avx2", "neon")) if r.code != 0]
+    check(refused and one_line_error(refused[-1], 1, "isa: found ", "expected a set that this CPU has: auto, scalar"),
+          "--isa of another architecture", refused)
+
+
 def sizes(_):
     r = riffle("run", "--raw", "-p", "Hello", "-n", "2", "-c", "1K", "--device", "emu", "--gpu-mem", "2.5G", *GREEDY,
                "--json", "-q")
@@ -401,5 +410,5 @@ def ranges(_):
         check(one_line_error(r, 2, f"--{flag(name)}", f", {expected}"), f"--{flag(name)}", r)
 
 
-main(ranges, help_and_version, usage_errors, selection_ranges, names, notices, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
+main(ranges, help_and_version, usage_errors, selection_ranges, names, notices, devices, instruction_sets, sizes, streams, json_output, bad_text, limits, selections, other_commands,
      full_disk)

@@ -81,16 +81,34 @@ def test_functions_have_as_many_arguments_as_in_the_headers(riffle):
         assert len(arguments) == (0 if found[1] == "void" else found[1].count(",") + 1), name
 
 
-def test_a_library_that_is_not_there_is_named(tmp_path):
+def import_error(library):
+    """Returns the last line that `import riffle` prints with this library."""
     import os
     import sys
     from conftest import PACKAGE
 
-    missing = str(tmp_path / "none.so")
     done = subprocess.run(
         [sys.executable, "-B", "-c", "import riffle"],
         capture_output=True,
         text=True,
-        env=dict(os.environ, RIFFLE_LIBRARY=missing, PYTHONPATH=str(PACKAGE)),
+        env=dict(os.environ, RIFFLE_LIBRARY=str(library), PYTHONPATH=str(PACKAGE)),
     )
-    assert done.returncode == 1 and f"ImportError: riffle: {missing}: " in done.stderr
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_library_that_is_not_there_is_named(tmp_path):
+    missing = tmp_path / "none.so"
+    assert import_error(missing).startswith(f"ImportError: riffle: {missing}: ")
+
+
+def test_a_library_for_another_machine_is_named(tmp_path):
+    import os
+
+    here = os.uname().machine
+    found, number = ("aarch64", 183) if here == "x86_64" else ("x86_64", 62)
+    other = tmp_path / "libriffle.so"
+    # The head of an ELF file of 64 bits: a shared object (3) for that machine.
+    head = b"\x7fELF\x02\x01\x01" + bytes(9) + (3).to_bytes(2, "little")
+    other.write_bytes(head + number.to_bytes(2, "little") + bytes(100))
+    assert f"{other}: found a library for {found}, expected {here};" in import_error(other)

@@ -6,9 +6,11 @@
 The page's line `.\\" OPTIONS run` is replaced by an mdoc list of the options of `riffle run`. They
 are read from `riffle run --help-all`, or from `riffle run --help` where that flag is unknown. The
 rest of that section is left out: it tells readers of the source where the options are. All other
-lines are copied.
+lines are copied. The program runs with the command in EMULATOR, if it is built for another machine.
 """
+import os
 import re
+import shlex
 import subprocess
 import sys
 import pathlib
@@ -16,6 +18,7 @@ import pathlib
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from paper_names import paper_names
 
+EMULATOR = shlex.split(os.environ.get("EMULATOR", ""))
 MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
 # An option's line: its names, a value or [=VALUE] and, after two blanks or more, its text.
 OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)"
@@ -28,7 +31,7 @@ NAMES = re.compile(rf"(dense|{'|'.join(paper_names())}|share|cuda|emu|cpu)\b")
 
 def help_of(program, command):
     for flag in ("--help-all", "--help"):
-        done = subprocess.run([program, command, flag], capture_output=True, text=True,
+        done = subprocess.run([*EMULATOR, program, command, flag], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL)
         if done.returncode == 0:
             return done.stdout

@@ -52,7 +52,7 @@ class Option:
 
 def help_of(program, *args):
     done = subprocess.run(
-        [program, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [*make_man.EMULATOR, program, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     if done.returncode != 0:
         sys.exit(f"{program} {' '.join(args)}: exit code {done.returncode}: {done.stderr.strip()}")

@@ -3,8 +3,9 @@
 
     tools/package/make_wheel.py build-dist/libriffle.so dist [LICENCE_FILE...]
 
-The library must need nothing but glibc. The wheel's tag names the newest version of glibc that the
-library asks for. ctypes works with every Python 3, so the tag is py3-none-PLATFORM.
+The library must need nothing but glibc. The wheel's tag names the library's machine and the newest
+version of glibc that it asks for. ctypes works with every Python 3, so the tag is
+py3-none-PLATFORM. The variable STRIP names the program that strips the library (strip).
 """
 
 import base64
@@ -20,6 +21,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tools/package/python"
 GLIBC = r"(libc|libm|libdl|libpthread|librt)\.so\.\d+|ld-linux-.*"
+STRIP = os.environ.get("STRIP") or "strip"
 MACHINES = {"Advanced Micro Devices X86-64": "x86_64", "AArch64": "aarch64"}
 
 
@@ -57,7 +59,7 @@ def version_of(header):
 def stripped(library):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "libriffle.so")
-        subprocess.run(["strip", "--strip-unneeded", "-o", out, library], check=True)
+        subprocess.run([STRIP, "--strip-unneeded", "-o", out, library], check=True)
         return pathlib.Path(out).read_bytes()
 
 

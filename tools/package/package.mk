@@ -58,10 +58,10 @@ abi-baseline: $(BUILD)/libriffle.so
 
 # Folder in which make deb and make wheel put packages.
 PACKAGES    ?= dist
-# The .deb files of this build, for this machine's architecture. DEB_LIBDIR is where Debian puts
-# libraries of this architecture.
+# The .deb files of this build, for the architecture that it is built for. DEB_LIBDIR is where Debian
+# puts libraries of that architecture.
 DEB_STAGE  := $(BUILD)/deb/stage
-DEB_LIBDIR  = /usr/lib/$(shell dpkg-architecture -qDEB_HOST_MULTIARCH)
+DEB_LIBDIR  = /usr/lib/$(or $(CROSS),$(shell dpkg-architecture -qDEB_HOST_MULTIARCH))
 deb: all
 	rm -rf $(DEB_STAGE)
 	@$(MAKE) --no-print-directory install DESTDIR=$(DEB_STAGE) PREFIX=/usr LIBDIR=$(DEB_LIBDIR) \
@@ -73,8 +73,8 @@ deb: all
 wheel:
 	$(say_package)
 	@third_party/setup.sh check && third_party/static.sh
-	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(PACKAGE_CUARCH)" build-dist/libriffle.so
-	python3 -B tools/package/make_wheel.py build-dist/libriffle.so $(PACKAGES) \
-	  third_party/static/src/sentencepiece-*/debian/copyright \
-	  $(wildcard $(foreach p,$(LIBRARY_LICENSED),/usr/share/doc/$(p)/copyright))
+	$(MAKE) STATIC=1 BUILD=$(DIST_BUILD) CUARCH="$(PACKAGE_CUARCH)" $(DIST_BUILD)/libriffle.so
+	python3 -B tools/package/make_wheel.py $(DIST_BUILD)/libriffle.so $(PACKAGES) \
+	  $(STATIC_DIR)/src/sentencepiece-*/debian/copyright \
+	  $(wildcard $(foreach p,$(LIBRARY_LICENSED),$(DOC)/$(p)/copyright))
 .PHONY: completion install uninstall abi-check abi-baseline deb wheel

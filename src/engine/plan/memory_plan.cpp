@@ -47,6 +47,14 @@ void check_ahead(const ContextOptions& o, const Selector& selector) {
          selector.name());
 }
 
+// Returns the instruction sets of this CPU, as words of the setting isa.
+static std::string isas_here() {
+  std::string names = "auto, scalar";
+  for (const cpu::VectorSet& set : cpu::vector_sets())
+    if (cpu::isa_available(set.isa)) names += std::string(", ") + cpu::kernels(set.isa)->name;
+  return names;
+}
+
 // Decides whether the model's MTP layer may guess.
 static void choose_drafts(const Config& config, ResolvedOptions& r) {
   const ContextOptions& o = r.options;
@@ -95,7 +103,8 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
     const auto isa = static_cast<cpu::Isa>(int(o.isa) - int(IsaChoice::SCALAR));
     r.kernels = cpu::kernels(isa);
     if (!cpu::isa_available(isa))
-      fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", r.kernels->name);
+      fail(RIFFLE_UNSUPPORTED, "isa: found %s, expected a set that this CPU has: %s",
+           r.kernels->name, isas_here().c_str());
   }
   r.layout.block_size = o.block_size;
   r.layout.head_dim = config.head_dim;

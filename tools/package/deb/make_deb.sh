@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Packs a staged installation as three Debian packages: riffle, libriffle0 and libriffle-dev.
-# usage: make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
+# usage: [CROSS=TRIPLET] make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
 # STAGE is the DESTDIR of a make install with PREFIX=/usr; its files are moved. In this script's
 # folder, control has the fields, and changelog the version, which must be that of riffle.h.
+# CROSS is the other machine that riffle is built for; its packages' files are in
+# third_party/CROSS, with a database of dpkg (third_party/cross.sh).
 # DEB_COMPRESSION is the compression of the packages: xz (the default), or none, which is faster.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
@@ -22,9 +24,25 @@ grep -qx "Package: $library" "$here/control" || {
   exit 1
 }
 date=$(dpkg-parsechangelog -l "$here/changelog" -S Timestamp)
-architecture=$(dpkg --print-architecture)
 work=$(dirname "$stage")/work
 rm -rf "$work" && mkdir -p "$work/debian" "$folder"
+architecture=$(dpkg --print-architecture)
+strip=strip
+system=""
+shlibdeps=""
+if [ -n "${CROSS:-}" ]; then
+  architecture=$(dpkg-architecture -f -t"$CROSS" -qDEB_HOST_ARCH 2>/dev/null) ||
+    { echo "make deb: CROSS=$CROSS: expected an architecture of Debian, such as aarch64-linux-gnu" >&2; exit 1; }
+  [ -s "$here/../../../third_party/$CROSS/var/lib/dpkg/status" ] ||
+    { echo "make deb: found no third_party/$CROSS/var/lib/dpkg/status: run CROSS=$CROSS third_party/setup.sh install" >&2; exit 1; }
+  strip=$CROSS-strip
+  system=$(cd "$here/../../../third_party/$CROSS" && pwd)
+  # dpkg-shlibdeps finds libraries by their whole paths, so the lists of files get that folder.
+  cp -r "$system/var/lib/dpkg" "$work/dpkg"
+  sed -i "s|^/|$system/|" "$work"/dpkg/info/*.list
+  export DEB_HOST_ARCH=$architecture
+  shlibdeps="--admindir=$work/dpkg -S$system"
+fi
 umask 022
 
 # Files by package. A file that no line names is reported as an error at the end.
@@ -41,16 +59,16 @@ cd "$stage"
 libdir=$(dirname "$(find usr/lib -name "$soname")")
 move $library "$libdir"/libriffle.so.*
 # The CUDA toolkit may be in another place on other machines.
-sed -i 's| -L/usr/local/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
+sed -i 's| -L/[^ ]*||' "$stage/$libdir/pkgconfig/riffle.pc"
 move libriffle-dev "$libdir"/libriffle.so "$libdir"/libriffle.a "$libdir"/pkgconfig "$libdir"/cmake usr/include
 move riffle usr/bin usr/share
 left=$(find . ! -type d)
 [ -z "$left" ] || { echo "make deb: no package has these files:" $left >&2; exit 1; }
 cd "$OLDPWD"
 
-strip "$work/riffle/usr/bin/riffle"
-strip --strip-unneeded "$work/$library/$libdir/libriffle.so.$version"
-strip --strip-debug "$work/libriffle-dev/$libdir/libriffle.a"
+$strip "$work/riffle/usr/bin/riffle"
+$strip --strip-unneeded "$work/$library/$libdir/libriffle.so.$version"
+$strip --strip-debug "$work/libriffle-dev/$libdir/libriffle.a"
 gzip -9n "$work"/riffle/usr/share/man/man1/*.1
 
 # Programs of libriffle-dev need this library or a newer one with the same SONAME.
@@ -62,7 +80,7 @@ maintainer=$(dpkg-parsechangelog -l "$here/changelog" -S Maintainer)
 sed -e "s|@MAINTAINER@|$maintainer|; s|@VERSION@|$version|" "$here/control" >"$work/debian/control"
 # Prints the Depends field of a binary, from the libraries that it is linked with.
 needs_of() {
-  (cd "$work" && dpkg-shlibdeps -O "$1" 2>"$work/shlibdeps.log" || { cat "$work/shlibdeps.log" >&2; exit 1; }) |
+  (cd "$work" && dpkg-shlibdeps $shlibdeps -O "$1" 2>"$work/shlibdeps.log" || { cat "$work/shlibdeps.log" >&2; exit 1; }) |
     sed -n 's/^shlibs:Depends=//p'
 }
 # Writes the control file of a binary package, from its stanza in control.
@@ -92,7 +110,7 @@ for package in riffle $library libriffle-dev; do
   # Code from the headers of these packages is compiled in.
   for part in nlohmann-json3-dev libxxhash-dev libcli11-dev; do
     [ $part != libcli11-dev ] || [ $package = riffle ] || continue
-    install -D -m 644 /usr/share/doc/$part/copyright "$doc/licences/$part"
+    install -D -m 644 "$system"/usr/share/doc/$part/copyright "$doc/licences/$part"
   done
   control_of $package "$needs" >"$root/DEBIAN/control"
   (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)

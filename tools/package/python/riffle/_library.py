@@ -105,6 +105,24 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+#: Machines of ELF files (e_machine), by the names that os.uname() uses.
+MACHINES = {62: "x86_64", 183: "aarch64"}
+
+
+def _machine_of(path: str) -> str:
+    """Returns the machine that a library is for; this one, if the file says none."""
+    here = os.uname().machine
+    try:
+        with open(path, "rb") as file:
+            head = file.read(20)
+    except OSError:
+        return here
+    if len(head) < 20 or head[:4] != b"\x7fELF":
+        return here
+    number = int.from_bytes(head[18:20], "little" if head[5] == 1 else "big")
+    return MACHINES.get(number, f"another machine (ELF machine {number})")
+
+
 def _load() -> ctypes.CDLL:
     """$RIFFLE_LIBRARY, else the library in this package, else the system's."""
     own = pathlib.Path(__file__).with_name("libriffle.so")
@@ -115,8 +133,11 @@ def _load() -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
+        found, here = _machine_of(path), os.uname().machine
+        # The loader says "No such file" of a library for another machine.
+        why = str(error) if found == here else f"found a library for {found}, expected {here}"
         raise ImportError(
-            f"riffle: {path}: {error}; install riffle, or set RIFFLE_LIBRARY to the "
+            f"riffle: {path}: {why}; install riffle, or set RIFFLE_LIBRARY to the "
             "path of its libriffle.so"
         ) from None
     return library
