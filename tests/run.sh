@@ -14,7 +14,7 @@
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
 # sentencepiece.
 # CROSS=TRIPLET (make test CROSS=aarch64-linux-gnu): riffle_tests of a build for another
-# architecture, in an emulator, once as on each processor in RIFFLE_TEST_CPUS (cortex-a72 cortex-a76
+# architecture, with EMULATOR, once as on each processor in RIFFLE_TEST_CPUS (cortex-a72 cortex-a76
 # neoverse-n1 max). RIFFLE_TEST_CASES picks cases (all but [long]). Programs other than PROGRAM
 # (riffle_tests) do not run.
 set -u
@@ -179,7 +179,7 @@ catch_parts() {
 emulated_jobs() {
   local cpu
   for cpu in ${RIFFLE_TEST_CPUS:-cortex-a72 cortex-a76 neoverse-n1 max}; do
-    emulator="qemu-${CROSS%%-*}-static -L third_party/$CROSS -cpu $cpu"
+    emulator="$EMULATOR -cpu $cpu"
     catch_parts " as on $cpu" "${RIFFLE_TEST_CASES:-~[long]}"
   done
 }
