@@ -53,7 +53,11 @@ LDLIBS   += $(DEPS_KEPT) $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN)
 
 # The machine that is built for: x86_64 or aarch64.
-MACHINE  := $(firstword $(subst -, ,$(shell $(CXX) -dumpmachine)))
+# make demo may begin without a compiler, which it then installs.
+MACHINE  := $(firstword $(subst -, ,$(or $(CROSS),$(shell $(CXX) -dumpmachine 2>/dev/null),$(shell uname -m))))
+ifeq ($(filter x86_64 aarch64,$(MACHINE)),)
+$(error found $(MACHINE), expected x86_64 or aarch64: riffle has no kernels for another CPU architecture)
+endif
 ARCH     := $(if $(filter aarch64,$(MACHINE)),arm,x86)
 
 # The CUDA device is built if the toolkit is here, and used if there is a GPU at run time. cudart is
@@ -68,7 +72,7 @@ NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>
 PACKAGE_CUARCH := $(if $(filter undefined,$(origin CUARCH)),all,$(CUARCH))
 CUARCH ?= native
 NVCC_CAN := $(if $(and $(NVCC_HERE),$(strip $(CUARCH) $(PACKAGE_CUARCH))),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
-ALL_CUARCH := $(filter $(NVCC_CAN),$(if $(filter arm,$(ARCH)),87 90 110 121,75 80 86 89 90))
+ALL_CUARCH := $(filter $(NVCC_CAN),$(if $(filter arm,$(ARCH)),80 87 90 110 121,75 80 86 89 90))
 ifeq ($(strip $(CUARCH)),native)
 ifneq ($(CROSS),)
 $(error CUARCH=native: found CROSS=$(CROSS), expected the GPU architectures of that machine, such as CUARCH=87)
@@ -97,9 +101,10 @@ ifeq ($(wildcard $(CUDA_TARGET)/lib/libcudart_static.a),)
 $(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no $(or $(CUDA_TARGET),$(CUDA_ROOT)/targets/sbsa-linux)/lib/libcudart_static.a: install NVIDIA's package cuda-cross-sbsa (CUDA 12 for Jetson Orin: cuda-cross-aarch64), give CUDA_TARGET, or leave out CUARCH)
 endif
 endif
-# The newest architecture also as PTX, for GPUs yet to come.
+# The newest architecture also as PTX, for GPUs yet to come; 90 too, for GPUs between the listed
+# ones (GB200 is 100).
 NVCCCODE  = $(foreach a,$(CUARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
-            -gencode=arch=compute_$(lastword $(CUARCH)),code=compute_$(lastword $(CUARCH))
+            $(foreach a,$(sort $(filter 90,$(CUARCH)) $(lastword $(CUARCH))),-gencode=arch=compute_$(a),code=compute_$(a))
 NVCCFLAGS = -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(lastword $(CXX)) $(CUDA_TARGET:%=-isystem %/include) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall $(NVCCCODE)
 CXXFLAGS  += -DRIFFLE_CUDA -isystem $(or $(CUDA_TARGET),$(CUDA_ROOT))/include
 CUDA_LIBS := -L$(if $(CUDA_TARGET),$(CUDA_TARGET)/lib,$(CUDA_ROOT)/lib64) -lcudart_static -ldl -lrt
@@ -278,8 +283,8 @@ test: $(if $(CORE),core-check,$(BUILD)/riffle_tests $(if $(CROSS),,all $(C_PROGR
 	@$(if $(CORE),:,tests/run.sh $(BUILD))
 # A part of make test CROSS=TRIPLET that takes minutes.
 kernel-test: SETUP := install-test
-kernel-test: $(BUILD)/kernel_tests
-	@tests/run.sh $(BUILD) kernel_tests
+kernel-test: $(OUT)/kernel_tests
+	@tests/run.sh $(OUT) kernel_tests
 bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 

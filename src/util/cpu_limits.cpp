@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <memory>
-#include <set>
 #include <thread>
+#include <utility>
 
 #include "util/control_groups.h"
 
@@ -49,6 +50,43 @@ int quota_of(const ControlGroup& group) {
   return static_cast<int>(std::min<uint64_t>(whole, kMostThreads));
 }
 
+struct Core {
+  uint64_t capacity;  // of 1024; 0: not stated
+  std::vector<int> processors;
+};
+
+// Returns the cores of these processors, fast ones first.
+std::vector<Core> cores_of(const std::string& root, const std::vector<int>& allowed) {
+  std::map<std::string, Core> found;
+  for (const int cpu : allowed) {
+    const std::string name = std::to_string(cpu),
+                      folder = root + "/sys/devices/system/cpu/cpu" + name;
+    std::ifstream in(folder + "/topology/thread_siblings_list");
+    std::string siblings;  // "0,32"; the same text for each of them
+    Core& core = found[in >> siblings ? siblings : name];
+    core.capacity = number_in(folder + "/cpu_capacity").value_or(0);
+    core.processors.push_back(cpu);
+  }
+  std::vector<Core> cores;
+  for (auto& [name, core] : found) cores.push_back(std::move(core));
+  std::stable_sort(cores.begin(), cores.end(),
+                   [](const Core& a, const Core& b) { return a.capacity > b.capacity; });
+  return cores;
+}
+
+// Returns how many of the cores, from the first on, count as fast.
+size_t fast_cores(const std::vector<Core>& cores) {
+  size_t most = 0;
+  double speed = 0;
+  for (size_t n = 1; n <= cores.size(); ++n) {
+    if (n < cores.size() && cores[n].capacity == cores[n - 1].capacity) continue;
+    const double now = static_cast<double>(n * std::max<uint64_t>(1, cores[n - 1].capacity));
+    if (most > 0 && now < 1.1 * speed) continue;
+    most = n, speed = now;
+  }
+  return most;
+}
+
 }  // namespace
 
 CpuLimits::CpuLimits(const std::string& root, std::vector<int> allowed) {
@@ -57,28 +95,30 @@ CpuLimits::CpuLimits(const std::string& root, std::vector<int> allowed) {
     processors_ = cores_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   } else {
     processors_ = static_cast<int>(allowed.size());
-    const auto folder_of = [&root](int cpu) {
-      return root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
-    };
-    std::vector<uint64_t> capacities;
-    for (const int cpu : allowed)
-      capacities.push_back(number_in(folder_of(cpu) + "/cpu_capacity").value_or(0));
-    const uint64_t most = *std::max_element(capacities.begin(), capacities.end());
-    std::set<std::string> cores;
-    for (size_t i = 0; i < allowed.size(); ++i) {
-      if (capacities[i] * 3 < most * 2) continue;
-      const std::string name = std::to_string(allowed[i]);
-      std::ifstream in(folder_of(allowed[i]) + "/topology/thread_siblings_list");
-      std::string siblings;  // "0,32"; the same text for each of them
-      cores.insert(in >> siblings ? siblings : name);
-    }
-    cores_ = static_cast<int>(cores.size());
+    std::vector<Core> cores = cores_of(root, allowed);
+    const size_t fast = fast_cores(cores);
+    if (fast < cores.size())
+      for (size_t i = 0; i < fast; ++i)
+        fast_.insert(fast_.end(), cores[i].processors.begin(), cores[i].processors.end());
+    cores_ = static_cast<int>(fast);
   }
   for (const ControlGroup& group : control_groups(root, "cpu"))
     if (const int most = quota_of(group); most > 0) {
       processors_ = std::min(processors_, most);
       cores_ = std::min(cores_, most);
     }
+}
+
+void run_on(const std::vector<int>& processors) {
+  if (processors.empty()) return;
+  const int size = *std::max_element(processors.begin(), processors.end()) + 1;
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(size),
+                                                             [](cpu_set_t* s) { CPU_FREE(s); });
+  if (!set) return;
+  const size_t bytes = CPU_ALLOC_SIZE(size);
+  CPU_ZERO_S(bytes, set.get());
+  for (const int cpu : processors) CPU_SET_S(cpu, bytes, set.get());
+  sched_setaffinity(0, bytes, set.get());
 }
 
 int default_threads() { return std::min(CpuLimits().cores(), kMostThreads); }

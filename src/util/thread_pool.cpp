@@ -1,16 +1,23 @@
 #include "util/thread_pool.h"
 
+#include "util/cpu_limits.h"
 #include "util/error.h"
 
 namespace riffle {
 
 // A decode step is a few hundred short jobs: a sleeping thread would cost more to wake than most of
 // them take, so threads spin for about 50 us before they sleep. They must sleep: if another program
-// needs the core, a spinning thread would hold up the very one that it waits for.
+// needs the core, a spinning thread would hold up the very one that it waits for. ARM's ISB takes
+// about a quarter of the time of x86's PAUSE.
+#if defined(__aarch64__)
+static constexpr int kSpins = 4000;
+#else
 static constexpr int kSpins = 1000;
+#endif
 
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {
   try {
+    if (CpuLimits limits; n_threads_ <= limits.cores()) processors_ = limits.fast_processors();
     workers_.reserve(n_threads_ - 1);
     for (int t = 1; t < n_threads_; ++t) workers_.emplace_back([this, t] { work(t); });
   } catch (const std::exception& e) {
@@ -63,6 +70,7 @@ void ThreadPool::run(int64_t n, Call call, void* body) {
 }
 
 void ThreadPool::work(int thread) {
+  run_on(processors_);
   uint32_t seen = 0;
   for (;;) {
     int spins = 0;

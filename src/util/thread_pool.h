@@ -53,6 +53,7 @@ class ThreadPool {
   void stop();
 
   int n_threads_;
+  std::vector<int> processors_;  // those that workers run on; empty: all that the process may use
   std::vector<std::thread> workers_;
   Call call_ = nullptr;
   void* body_ = nullptr;

@@ -573,11 +573,15 @@ int main(int argc, char** argv) {
   }
   model_path = argv[1];
   const long first = argc > 3 ? atol(argv[3]) : 1, last = argc > 4 ? atol(argv[4]) : 1000000;
+#if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = "avx2";
   /* With few rounds it is AVX-512 if the CPU has it, which reads prompts fastest. */
   if (few_rounds() && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
     isa = "avx512";
+#elif defined(__aarch64__)
+  isa = "neon";
+#endif
   if (!mkdtemp(folder)) {
     fprintf(stderr, "no_memory: cannot make a folder in /tmp: %s\n", strerror(errno));
     return 2;

@@ -19,6 +19,8 @@ def instruction_set():
     """Returns the instruction set for --isa. With --isa auto each process chooses instruction sets by time, so the last
     bits of the results of two processes may differ. With few rounds it is AVX-512 if the CPU has it, which reads prompts
     twice as fast as AVX2."""
+    if os.uname().machine == "aarch64":
+        return "neon"
     with open("/proc/cpuinfo") as f:
         has = set(f.read().split())
     if not THOROUGH and has >= {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx2", "fma", "f16c"}:

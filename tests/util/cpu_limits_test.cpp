@@ -63,7 +63,7 @@ TEST_CASE("processors are those of the affinity, and cores count once", "[limits
   CHECK(CpuLimits(root.path(), {3}).processors() == 1);
 }
 
-TEST_CASE("of cores that differ, the big ones count", "[limits]") {
+TEST_CASE("only fast cores count on a CPU with big and little cores", "[limits]") {
   const TempDir root;
   const auto put_capacities = [&](const std::vector<int>& capacities) {
     for (size_t cpu = 0; cpu < capacities.size(); ++cpu)
@@ -73,11 +73,37 @@ TEST_CASE("of cores that differ, the big ones count", "[limits]") {
   put_capacities({530, 530, 530, 530, 1024, 1024, 1024, 1024});  // RK3588
   CHECK(CpuLimits(root.path(), first(8)).cores() == 4);
   CHECK(CpuLimits(root.path(), first(8)).processors() == 8);
+  CHECK(CpuLimits(root.path(), first(8)).fast_processors() == std::vector<int>{4, 5, 6, 7});
   CHECK(CpuLimits(root.path(), first(4)).cores() == 4);  // the little ones alone
+  CHECK(CpuLimits(root.path(), first(4)).fast_processors().empty());
   put_capacities({1024, 1024, 1024, 1024, 760, 760, 250, 250});
   CHECK(CpuLimits(root.path(), first(8)).cores() == 6);
+  put_capacities({250, 250, 250, 250, 650, 650, 650, 1024});  // one prime core
+  CHECK(CpuLimits(root.path(), first(8)).cores() == 4);
+  put_capacities({250, 250, 250, 250, 620, 620, 1024, 1024});
+  CHECK(CpuLimits(root.path(), first(8)).cores() == 4);
   put_capacities({1024, 1024, 1024, 1024});
   CHECK(CpuLimits(root.path(), first(4)).cores() == 4);
+  CHECK(CpuLimits(root.path(), first(4)).fast_processors().empty());
+}
+
+TEST_CASE("a thread runs on the processors that it is given", "[limits]") {
+  std::thread([&] {
+    run_on({});
+    const CpuLimits all;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0);
+    int last = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &set)) last = cpu;
+    CHECK(CPU_COUNT(&set) >= all.processors());
+    run_on({last});
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0);
+    CHECK(CPU_COUNT(&set) == 1);
+    CHECK(CPU_ISSET(last, &set));
+    CHECK(CpuLimits().processors() == 1);
+  }).join();
 }
 
 TEST_CASE("a control group's CPU quota, and those above it", "[limits]") {
