@@ -33,7 +33,7 @@ struct alignas(64) Step {
   // the group's bytes, then the same of the second bytes. Types without an offset have one of
   // zeros.
   int32_t start[kStarts][4], second_start[kStarts][4];
-  float scale[kGroups];
+  float scale[kCols / 32];
   float sum[kGroups];  // has_min: the sum of the group's values
   int32_t deep;        // nonzero: second bytes count
 };
@@ -59,6 +59,7 @@ void encode_steps(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
     const Rounded32 r = rounded32(g, deep ? kFixedMax : 127);
     const float scale = deep ? r.scale * 256 : r.scale;
     to.deep |= deep;
+    to.scale[at / 32] = scale;
     for (int half = 0; half < 2; ++half) {
       int8x16_t first = packed8(r, half), second = vdupq_n_s8(0);
       if (deep) {
@@ -73,7 +74,6 @@ void encode_steps(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
       vst1q_s8(to.second + at + 16 * half, second);
       const int group = at / kGroup + (kParts == 2 ? half : 0);
       const int of_first = vaddlvq_s8(first), of_second = vaddlvq_s8(second);
-      to.scale[group] = scale;
       to.sum[group] += static_cast<float>(256 * of_first + of_second) * (1 / 256.0f) * scale;
       if constexpr (kOffset > 0) {
         to.start[group][0] -= kOffset * of_first;
@@ -111,15 +111,20 @@ struct RowProduct {
     return vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3]));
   }
 
-  // The sums of four groups as floats, for a scale of Step.
+  // The sums of the groups of a quad; in a deep step 256 times as large, with the second bytes.
   template <bool kDeep, int kEach>
-  static inline __attribute__((always_inline)) float32x4_t four_values(
-      const int8x16_t (&codes)[kEach], const Act& x, int quad) {
+  static inline __attribute__((always_inline)) int32x4_t quad_sums(const int8x16_t (&codes)[kEach],
+                                                                   const Act& x, int quad) {
     const int at = quad * kEach * 16, group = has_offset(T) ? quad * 4 : 0;
     const int32x4_t sum = four_sums<kEach>(codes, x.first + at, x.start + group);
-    if constexpr (!kDeep) return vcvtq_f32_s32(sum);
+    if constexpr (!kDeep) return sum;
     const int32x4_t second = four_sums<kEach>(codes, x.second + at, x.second_start + group);
-    return vcvtq_n_f32_s32(vaddq_s32(vshlq_n_s32(sum, 8), second), 8);
+    return vaddq_s32(vshlq_n_s32(sum, 8), second);
+  }
+  template <bool kDeep>
+  static inline __attribute__((always_inline)) float32x4_t floats(int32x4_t sums) {
+    if constexpr (kDeep) return vcvtq_n_f32_s32(sums, 8);
+    else return vcvtq_f32_s32(sums);
   }
 
   // Four blocks of 32 values.
@@ -139,9 +144,55 @@ struct RowProduct {
       const FourScales of = scales_of_four<T>(b[r]);
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) {
-        const float32x4_t value = four_values<kDeep>(codes, *x[i], 0);
+        const float32x4_t value = floats<kDeep>(quad_sums<kDeep>(codes, *x[i], 0));
         acc[r][i] = vfmaq_f32(acc[r][i], value, vmulq_f32(of.scale, vld1q_f32(x[i]->scale)));
         if constexpr (has_min(T)) acc[r][i] = vfmaq_f32(acc[r][i], of.min, vld1q_f32(x[i]->sum));
+      }
+    }
+  }
+
+  // The codes of a quad of a block of 256.
+  template <int quad, int kEach>
+  static inline __attribute__((always_inline)) void quad_codes(const uint8_t* b,
+                                                               int8x16_t (&codes)[kEach]) {
+    each<kEach / 2>([&]<int i>() __attribute__((always_inline)) {
+      const int8x16x2_t both = codes32<T, quad*(kEach / 2) + i>(b);
+      codes[2 * i] = both.val[0];
+      codes[2 * i + 1] = both.val[1];
+    });
+  }
+  // Adds scale * sum for four groups of 32 values, or for eight of 16: two of these share a scale
+  // of the activations, so their integers are added first. Deep ones might not fit 32 bits.
+  template <bool kDeep, int four>
+  static inline __attribute__((always_inline)) void add_four(const uint8_t* b,
+                                                             const BlockScales<T>& of,
+                                                             const Act* const (&x)[N],
+                                                             float32x4_t (&part)[N]) {
+    if constexpr (group_values(T) == 32) {
+      int8x16_t codes[8];
+      quad_codes<four>(b, codes);
+      const float32x4_t scale = vcvtq_f32_s32(four_of<four>(of.scale));
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) {
+        const float32x4_t value = floats<kDeep>(quad_sums<kDeep>(codes, *x[i], four));
+        part[i] = vfmaq_f32(part[i], value, vmulq_f32(scale, vld1q_f32(x[i]->scale + 4 * four)));
+      }
+    } else {
+      int32x4_t sums[N][2];
+      each<2>([&]<int half>() __attribute__((always_inline)) {
+        constexpr int quad = 2 * four + half;
+        int8x16_t codes[4];
+        quad_codes<quad>(b, codes);
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i)
+          sums[i][half] = vmulq_s32(quad_sums<kDeep>(codes, *x[i], quad), four_of<quad>(of.scale));
+      });
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) {
+        float32x4_t value;
+        if constexpr (kDeep) value = vpaddq_f32(floats<true>(sums[i][0]), floats<true>(sums[i][1]));
+        else value = floats<false>(vpaddq_s32(sums[i][0], sums[i][1]));
+        part[i] = vfmaq_f32(part[i], value, vld1q_f32(x[i]->scale + 4 * four));
       }
     }
   }
@@ -151,7 +202,6 @@ struct RowProduct {
   static inline __attribute__((always_inline)) void step_of_block(const uint8_t* const (&b)[R],
                                                                   const Act* const (&x)[N],
                                                                   Sums& acc) {
-    constexpr int kEach = group_values(T) == 32 ? 8 : 4;  // vectors of codes of four groups
     BlockScales<T> scales[R];
     Sums part, low;
 #pragma GCC unroll 4
@@ -160,27 +210,20 @@ struct RowProduct {
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) part[r][i] = low[r][i] = vdupq_n_f32(0);
     }
-    each<kQuads>([&]<int quad>() __attribute__((always_inline)) {
+    each<2>([&]<int four>() __attribute__((always_inline)) {
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        int8x16_t codes[kEach];
-        each<kEach / 2>([&]<int i>() __attribute__((always_inline)) {
-          const int8x16x2_t both = codes32<T, quad*(kEach / 2) + i>(b[r]);
-          codes[2 * i] = both.val[0];
-          codes[2 * i + 1] = both.val[1];
-        });
-        const float32x4_t scale = floats_of(scales[r].scale[quad / 2], quad % 2);
-#pragma GCC unroll 4
-        for (int i = 0; i < N; ++i) {
-          const float32x4_t value = four_values<kDeep>(codes, *x[i], quad);
-          part[r][i] =
-              vfmaq_f32(part[r][i], value, vmulq_f32(scale, vld1q_f32(x[i]->scale + 4 * quad)));
-          if constexpr (has_min(T))
-            low[r][i] = vfmaq_f32(low[r][i], floats_of(scales[r].min[quad / 2], quad % 2),
-                                  vld1q_f32(x[i]->sum + 4 * quad));
-        }
-      }
+      for (int r = 0; r < R; ++r) add_four<kDeep, four>(b[r], scales[r], x, part[r]);
     });
+    if constexpr (has_min(T))
+      each<kQuads>([&]<int quad>() __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          const float32x4_t min = vcvtq_f32_s32(four_of<quad>(scales[r].min));
+#pragma GCC unroll 4
+          for (int i = 0; i < N; ++i)
+            low[r][i] = vfmaq_f32(low[r][i], min, vld1q_f32(x[i]->sum + 4 * quad));
+        }
+      });
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4

@@ -125,8 +125,10 @@ void decode_block(const uint8_t* b, float* out) {
   });
 }
 
-inline float32x4_t floats_of(int16x8_t v, int half) {
-  return vcvtq_f32_s32(half == 0 ? vmovl_s16(vget_low_s16(v)) : vmovl_high_s16(v));
+// Returns numbers 4 n to 4 n + 3.
+template <int n, int kEights>
+inline int32x4_t four_of(const int16x8_t (&v)[kEights]) {
+  return n % 2 == 0 ? vmovl_s16(vget_low_s16(v[n / 2])) : vmovl_high_s16(v[n / 2]);
 }
 inline uint32x4_t load_u32_dup(const uint8_t* p) {
   uint32_t v;
