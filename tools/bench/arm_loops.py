@@ -181,10 +181,10 @@ def attention_table(finder, build):
         for heads in (1, 4):
             pattern = rf"attend_heads<.*Neon, .*{rows}, {heads}, {heads}>"
             keys, values = 8 // heads * 8, (4 if heads == 1 else 2) * 8
-            # Only the loop over values prefetches.
-            for part, numbers, prefetches in (("keys", keys, False), ("values", values, True)):
+            # Only the loop over values computes the address of a token's row, with a product.
+            for part, numbers, address in (("keys", keys, False), ("values", values, True)):
                 loop = finder.find(path, pattern, numbers * heads, {"fmla"}, numbers,
-                                   size * numbers / 32, ("prfm", prefetches))
+                                   size * numbers / 32, ("mul", address))
                 if loop:
                     label = f"{part}, {rows[:-4].lower()}, {heads} query heads"
                     row(label, size, *figures(finder, loop, machines))
@@ -248,12 +248,12 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--build", default=f"build-{CROSS}", help="build folder (default: %(default)s)")
-    add("--llvm", default="-22", help="suffix of the names of LLVM's programs (default: %(default)s)")
+    add("--llvm", default="-22", help="suffix of LLVM's programs (default: %(default)s)")
     add("--peers", nargs="+", default=[], metavar="FILE", help="objects of llama.cpp")
     add("--object", metavar="FILE", help="an object for aarch64")
     add("--function", metavar="PATTERN", help="regular expression for a function's name")
     add("--products", type=int, help="products of an iteration")
-    add("--numbers", type=int, help="numbers that an iteration reads (default: as many as products)")
+    add("--numbers", type=int, help="numbers that an iteration reads (default: products)")
     add("--bytes", type=int, help="bytes of these numbers")
     add("--multiply", help="instructions that multiply, with commas between them")
     add("--print", action="store_true", help="print the instructions of the loop")
@@ -268,7 +268,8 @@ def main():
         subprocess.run(["make", "-j1", f"CROSS={CROSS}", f"BUILD={arguments.build}", *objects],
                        cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for m in MACHINES:
-            print(f"{m.name}: {CORES} cores, {m.ghz} GHz, memory {m.memory} GB/s, {' '.join(m.options)}")
+            options = " ".join(m.options)
+            print(f"{m.name}: {CORES} cores, {m.ghz} GHz, memory {m.memory} GB/s, {options}")
         ours = decode_tables(finder, arguments.build)
         attention_table(finder, arguments.build)
         if arguments.peers:

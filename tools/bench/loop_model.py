@@ -12,7 +12,7 @@ import re
 import subprocess
 
 MOST_PATHS = 256  # through one loop
-MOST_TRIPS = 64  # of an inner loop
+MOST_TRIPS = 64  # trips of an inner loop
 
 
 class NotFound(Exception):
@@ -47,7 +47,7 @@ class Instruction:
         lanes, width = int(shape.group(1)), shape.group(2)
         if name in ("sdot", "udot", "usdot"):
             return 4 * lanes
-        if name in ("smull", "smlal", "umull", "umlal"):  # of bytes; those of 16 bits are for scales
+        if name in ("smull", "smlal", "umull", "umlal"):  # bytes; scales have 16 bits
             return lanes if width == "h" else 0
         return lanes
 
@@ -194,7 +194,8 @@ def find_loop(instructions, products, counted, mark=None):
             if not counts or min(counts) > products:
                 break
     counts = ", ".join(str(n) for n in sorted(seen)[:12]) or "no loop"
-    raise NotFound(f"no loop has {products} products of {', '.join(sorted(counted))}; found {counts}")
+    names = ", ".join(sorted(counted))
+    raise NotFound(f"no loop has {products} products of {names}; found {counts}")
 
 
 def cycles(path, mca):
