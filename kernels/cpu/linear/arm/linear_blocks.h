@@ -29,9 +29,8 @@ struct alignas(64) Step {
   static constexpr int kCols = step_cols(T), kGroups = kCols / group_values(T);
   static constexpr int kStarts = has_offset(T) ? kGroups : 1;
   int8_t first[kCols], second[kCols];  // values: (first + second / 256) * scale
-  // What the sums of a group begin with: in the first lane minus the codes' offset times the sum of
-  // the group's bytes, then the same of the second bytes. Types without an offset have one of
-  // zeros.
+  // First values of the sums of a group: the first lane is minus the codes' offset times the sum of
+  // the group's bytes, or of its second bytes. Types without an offset have one vector of zeros.
   int32_t start[kStarts][4], second_start[kStarts][4];
   float scale[kCols / 32];
   float sum[kGroups];  // has_min: the sum of the group's values
