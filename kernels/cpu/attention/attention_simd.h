@@ -145,6 +145,7 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
   for (int t0 = 0; t0 < n; t0 += T) {
     Vec sum[L];
     const char* row[T];
+#pragma GCC unroll 16
     for (int i = 0; i < L; i++) sum[i] = S::set1(0);
     for (int i = 0; i < T; i++) {
       const int token = tokens[t0 + i < n ? t0 + i : n - 1];
@@ -156,20 +157,29 @@ void attend_heads(const float* q, int64_t d, const char* k, const char* v, const
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
+#pragma GCC unroll 16
       for (int i = 0; i < T; i++) key[i] = Rows::template load<S>(row[i], d, j);
+#pragma GCC unroll 16
       for (int h = 0; h < G; h++) {
         const Vec query = S::load(q + h * d + j);
+#pragma GCC unroll 16
         for (int i = 0; i < T; i++) sum[i * H + h] = S::fma(key[i], query, sum[i * H + h]);
       }
     }
     if (tail != 0) {
+#pragma GCC unroll 16
       for (int i = 0; i < T; i++) {
         const Vec key = Rows::template load_n<S>(row[i], d, d_full, tail);
+#pragma GCC unroll 16
         for (int h = 0; h < G; h++)
           sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
       }
     }
-    S::store(p + t0 * H, S::transpose_sum(sum));
+    // A copy, since GCC would store sums in each round if a pointer to them were passed on.
+    Vec all[L];
+#pragma GCC unroll 16
+    for (int i = 0; i < L; i++) all[i] = sum[i];
+    S::store(p + t0 * H, S::transpose_sum(all));
   }
   for (int i = n * H; i < n_vec * L; i++) p[i] = kNegInf;
 

@@ -20,21 +20,28 @@ constexpr int groups_of_block(WType type) {
 }
 constexpr int kMostGroups = 16;  // groups of a block
 
-// Bytes with bit `at` set where the word has their bit: 16 bits of the word, from bit 16 `half` on.
-template <int at>
-inline uint8x16_t spread_bits(const uint8_t* word, int half) {
-  const uint8x16_t bits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-  const uint8x16_t bytes = vcombine_u8(vdup_n_u8(word[2 * half]), vdup_n_u8(word[2 * half + 1]));
-  return vandq_u8(vtstq_u8(bytes, bits), vdupq_n_u8(1 << at));
+// Shifts bits at `from` to `to`. Other bits remain around them.
+template <int from, int to>
+inline uint8x16_t shifted(uint8x16_t v) {
+  if constexpr (from < to) return vshlq_n_u8(v, to - from);
+  else if constexpr (from > to) return vshrq_n_u8(v, from - to);
+  else return v;
 }
-// Moves bits from `from` to `to` and masks them there.
-template <int from, int to, int mask>
+// Returns `bits` bits of each byte, from bit `from` on.
+template <int from, int bits>
 inline uint8x16_t field(uint8x16_t v) {
-  // A shift to the right may leave nothing else.
-  constexpr bool kAlone = from > to && ((255 >> (from > to ? from - to : 0)) & ~mask) == 0;
-  if constexpr (from < to) v = vshlq_n_u8(v, to - from);
-  else if constexpr (from > to) v = vshrq_n_u8(v, from - to);
-  return kAlone ? v : vandq_u8(v, vdupq_n_u8(mask));
+  v = shifted<from, 0>(v);
+  if constexpr (from + bits == 8) return v;
+  else return vandq_u8(v, vdupq_n_u8((1 << bits) - 1));
+}
+// Returns bytes that are all ones where a bit is set: bits 16 half to 16 half + 15 of the 32 bits
+// at byte `at` of a block.
+template <int at>
+inline uint8x16_t spread_bits(const uint8_t* block, int half) {
+  const uint8x16_t bits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  const uint8x16_t low = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  const uint8x16_t first = vaddq_u8(low, vdupq_n_u8(static_cast<uint8_t>(at + 2 * half)));
+  return vtstq_u8(vqtbl1q_u8(vld1q_u8(block), first), bits);
 }
 
 template <WType T>
@@ -62,20 +69,20 @@ inline __attribute__((always_inline)) int8x16x2_t codes32(const uint8_t* b) {
         out.val[i] = vqtbl1q_s8(table_of<T>(), part[i]);
       } else {
         if constexpr (kHigh)
-          part[i] = vorrq_u8(part[i], spread_bits<type.low_bits>(b + type.high_at + 4 * c, i));
+          part[i] =
+              vbslq_u8(vdupq_n_u8(1 << type.low_bits), spread_bits<type.high_at>(b, i), part[i]);
         out.val[i] = vreinterpretq_s8_u8(part[i]);
       }
     }
   } else {
     constexpr Strip low = low_strip_of(type, c);
     for (int i = 0; i < 2; ++i) {
-      uint8x16_t part =
-          field<low.shift, 0, (1 << type.low_bits) - 1>(vld1q_u8(b + low.at + 16 * i));
+      uint8x16_t part = field<low.shift, type.low_bits>(vld1q_u8(b + low.at + 16 * i));
       if constexpr (kHigh) {
         constexpr Strip high = high_strip_of(type, c);
         constexpr int kMask = ((1 << type.high_bits) - 1) << type.low_bits;
-        part =
-            vorrq_u8(part, field<high.shift, type.low_bits, kMask>(vld1q_u8(b + high.at + 16 * i)));
+        const uint8x16_t bits = vld1q_u8(b + high.at + 16 * i);
+        part = vbslq_u8(vdupq_n_u8(kMask), shifted<high.shift, type.low_bits>(bits), part);
       }
       out.val[i] = vreinterpretq_s8_u8(part);
     }
@@ -118,99 +125,115 @@ void decode_block(const uint8_t* b, float* out) {
   });
 }
 
-// The scales of four groups, and their minima.
-struct Four {
-  float32x4_t scale, min;
-};
-inline float32x4_t floats_of(uint16x4_t x) { return vcvtq_f32_u32(vmovl_u16(x)); }
-inline float32x4_t floats_of(int16x4_t x) { return vcvtq_f32_s32(vmovl_s16(x)); }
-inline uint32_t load_u32(const uint8_t* p) {
+// Returns numbers 4 n to 4 n + 3.
+template <int n, int kEights>
+inline int32x4_t four_of(const int16x8_t (&v)[kEights]) {
+  return n % 2 == 0 ? vmovl_s16(vget_low_s16(v[n / 2])) : vmovl_high_s16(v[n / 2]);
+}
+inline uint32x4_t load_u32_dup(const uint8_t* p) {
   uint32_t v;
   memcpy(&v, p, 4);
-  return v;
+  return vdupq_n_u32(v);
 }
 
 // Scales and minima of four blocks of 32 values.
+struct FourScales {
+  float32x4_t scale, min;
+};
 template <WType T>
-inline __attribute__((always_inline)) Four scales_of_four(const uint8_t* b) {
+inline __attribute__((always_inline)) FourScales scales_of_four(const uint8_t* b) {
   constexpr DTypeInfo type = dtype_info(T);
   static_assert(type.groups() == 1);
   constexpr int n = type.block_bytes;
+  const auto floats = [](uint16x4_t x) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); };
+  // The first 8 bytes of each block; numbers of 16 bits are put side by side.
+  const auto begin = [b](int i) { return vreinterpret_u16_u8(vld1_u8(b + i * n)); };
+  const uint16x4_t low = vzip1_u16(begin(0), begin(1)), high = vzip1_u16(begin(2), begin(3));
+  const uint32x2_t words[2] = {vreinterpret_u32_u16(low), vreinterpret_u32_u16(high)};
+  const auto firsts = vreinterpret_u16_u32(vzip1_u32(words[0], words[1]));
   if constexpr (type.scales == Scales::Exponent) {
-    uint32x4_t bits = vdupq_n_u32(0);
-    for (int i = 0; i < 4; ++i) bits[i] = half_e8m0_bits(b[type.scales_at + i * n]);
-    const float32x4_t scale = vreinterpretq_f32_u32(bits);
-    return {scale, scale};
+    static_assert(type.scales_at == 0);
+    // The bytes' halves (half_e8m0_bits): e < 2 gives subnormal numbers.
+    const uint32x4_t e = vmovl_u16(vand_u16(firsts, vdup_n_u16(255)));
+    const uint32x4_t normal = vshlq_n_u32(vsubq_u32(e, vdupq_n_u32(1)), 23);
+    const uint32x4_t small = vshlq_u32(vdupq_n_u32(0x00200000), vreinterpretq_s32_u32(e));
+    const uint32x4_t bits = vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), small, normal);
+    return {vreinterpretq_f32_u32(bits), vdupq_n_f32(0)};
   } else {
-    const auto halves = [b](int at) {
-      uint16x4_t x = vdup_n_u16(0);
-      for (int i = 0; i < 4; ++i) x[i] = load_u16(b + at + i * n);
-      return vcvt_f32_f16(vreinterpret_f16_u16(x));
-    };
-    const float32x4_t scale = halves(type.d_at);
-    return {scale, has_min(T) ? vnegq_f32(halves(type.dmin_at)) : scale};
+    static_assert(type.d_at == 0 && (!has_min(T) || type.dmin_at == 2));
+    return {floats(firsts), floats(vreinterpret_u16_u32(vzip2_u32(words[0], words[1])))};
   }
 }
 
-// Scales and minima of all groups of a block of 256 values.
+// Scales and minima of a block of 256 values: of group g, d[0] * scale[g] and d[1] * min[g].
 template <WType T>
-inline __attribute__((always_inline)) void scales_of_block(const uint8_t* b,
-                                                           Four (&out)[groups_of_block(T) / 4]) {
+struct BlockScales {
+  int16x8_t scale[groups_of_block(T) / 8], min[groups_of_block(T) / 8];
+  float32x2_t d;
+};
+template <WType T>
+inline __attribute__((always_inline)) BlockScales<T> scales_of_block(const uint8_t* b) {
   constexpr DTypeInfo type = dtype_info(T);
   const uint8_t* const s = b + type.scales_at;
-  const float32x4_t d = vdupq_n_f32(Neon::f16_at(b + type.d_at));
-  const float32x4_t dmin = type.has_min() ? vdupq_n_f32(Neon::f16_at(b + type.dmin_at)) : d;
+  BlockScales<T> out;
+  const auto floats_in = [](uint8x8_t bytes) {
+    return vget_low_f32(vcvt_f32_f16(vreinterpret_f16_u8(bytes)));
+  };
   if constexpr (type.scales == Scales::Pairs) {
-    const uint32_t a = load_u32(s), m = load_u32(s + 4), c = load_u32(s + 8);
-    const uint32_t words[4] = {a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030),
-                               m & 0x3f3f3f3f, (c >> 4 & 0x0f0f0f0f) | (m >> 2 & 0x30303030)};
-    const uint8x16_t bytes = vreinterpretq_u8_u32(vld1q_u32(words));
-    const uint16x8_t scale = vmovl_u8(vget_low_u8(bytes)), min = vmovl_high_u8(bytes);
-    out[0] = {vmulq_f32(d, floats_of(vget_low_u16(scale))),
-              vmulq_f32(dmin, floats_of(vget_low_u16(min)))};
-    out[1] = {vmulq_f32(d, floats_of(vget_high_u16(scale))),
-              vmulq_f32(dmin, floats_of(vget_high_u16(min)))};
+    // d and dmin; low bits of 4 scales, then of 4 minima; low bits of 4 of each. The upper bits of
+    // the last ones are above those of the first ones.
+    static_assert(type.d_at == 0 && type.dmin_at == 2 && type.scales_at == 4);
+    const uint8x16_t all = vld1q_u8(b);
+    const auto words = [](uint8x16_t v) { return vreinterpretq_u32_u8(v); };
+    const int8x16_t down = {0, 0, 0, 0, 0, 0, 0, 0, -4, -4, -4, -4, 0, 0, 0, 0};
+    const uint8x16_t last = vreinterpretq_u8_u32(vdupq_laneq_u32(words(all), 3));
+    const uint8x16_t upper = vsliq_n_u8(vshlq_u8(last, down), vshrq_n_u8(all, 6), 4);
+    const uint8x16_t lower = vandq_u8(all, vdupq_n_u8(63));
+    const uint8x16_t scale = vreinterpretq_u8_u32(vzip1q_u32(words(lower), words(upper)));
+    const uint8x16_t min = vreinterpretq_u8_u32(vzip2q_u32(words(lower), words(upper)));
+    out.scale[0] = vreinterpretq_s16_u16(vmovl_high_u8(scale));
+    out.min[0] = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(min)));
+    out.d = floats_in(vget_low_u8(all));
   } else if constexpr (type.scales == Scales::Split) {
-    const int32_t low_at[8] = {0, -4, -8, -12, -16, -20, -24, -28};
-    const int32_t high_at[8] = {4, 2, 0, -2, -4, -6, -8, -10};
-    const uint32x4_t low = vdupq_n_u32(load_u32(s + 2)), high = vdupq_n_u32(load_u16(s));
-    for (int i = 0; i < 2; ++i) {
-      const uint32x4_t both =
-          vorrq_u32(vandq_u32(vshlq_u32(low, vld1q_s32(low_at + 4 * i)), vdupq_n_u32(15)),
-                    vandq_u32(vshlq_u32(high, vld1q_s32(high_at + 4 * i)), vdupq_n_u32(48)));
-      const int32x4_t scale = vsubq_s32(vreinterpretq_s32_u32(both), vdupq_n_s32(32));
-      out[i].scale = out[i].min = vmulq_f32(d, vcvtq_f32_s32(scale));
-    }
+    static_assert(type.d_at == 0 && type.scales_at == 2);
+    const uint8x8_t all = vld1_u8(b), from = {2, 2, 2, 2, 3, 3, 3, 3};
+    const int8x8_t down = {0, -2, -4, -6, 0, -2, -4, -6};
+    const uint8x8_t upper = vand_u8(vshl_u8(vtbl1_u8(all, from), down), vdup_n_u8(3));
+    const uint8x8_t lower = vzip2_u8(vand_u8(all, vdup_n_u8(15)), vshr_n_u8(all, 4));
+    const uint8x8_t both = vsli_n_u8(lower, upper, 4);
+    out.scale[0] = vmovl_s8(vsub_s8(vreinterpret_s8_u8(both), vdup_n_s8(32)));
+    out.d = floats_in(all);
   } else {
-    int8x16_t scale, min;
+    int8x16_t scale;
     if constexpr (type.scales == Scales::Nibbles) {
       const uint8x16_t both = vld1q_u8(s);
       scale = vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15)));
-      min = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+      const int8x16_t min = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+      out.min[0] = vmovl_s8(vget_low_s8(min));
+      out.min[1] = vmovl_high_s8(min);
     } else if constexpr (type.scales == Scales::Sixes) {
-      const uint32_t a = load_u32(s), m = load_u32(s + 4), h = load_u32(s + 8);
-      const uint32_t words[4] = {
-          (a & 0x0f0f0f0f) | (h << 4 & 0x30303030), (m & 0x0f0f0f0f) | (h << 2 & 0x30303030),
-          (a >> 4 & 0x0f0f0f0f) | (h & 0x30303030), (m >> 4 & 0x0f0f0f0f) | (h >> 2 & 0x30303030)};
-      scale = min = vsubq_s8(vreinterpretq_s8_u32(vld1q_u32(words)), vdupq_n_s8(32));
+      const int8x16_t low_down = {0, 0, 0, 0, 0, 0, 0, 0, -4, -4, -4, -4, -4, -4, -4, -4};
+      const int8x16_t high_down = {0, 0, 0, 0, -2, -2, -2, -2, -4, -4, -4, -4, -6, -6, -6, -6};
+      const uint8x8_t first = vld1_u8(s);
+      const uint8x16_t lower = vshlq_u8(vcombine_u8(first, first), low_down);
+      const uint8x16_t upper = vshlq_u8(vreinterpretq_u8_u32(load_u32_dup(s + 8)), high_down);
+      const uint8x16_t both = vsliq_n_u8(lower, vandq_u8(upper, vdupq_n_u8(3)), 4);
+      scale = vsubq_s8(vreinterpretq_s8_u8(both), vdupq_n_s8(32));
     } else {
       static_assert(type.scales == Scales::Signed);
-      scale = min = vld1q_s8(reinterpret_cast<const int8_t*>(s));
+      scale = vld1q_s8(reinterpret_cast<const int8_t*>(s));
     }
-    const int16x8_t scales[2] = {vmovl_s8(vget_low_s8(scale)), vmovl_high_s8(scale)};
-    const int16x8_t minima[2] = {vmovl_s8(vget_low_s8(min)), vmovl_high_s8(min)};
-    for (int i = 0; i < 2; ++i) {
-      out[2 * i].scale = vmulq_f32(d, floats_of(vget_low_s16(scales[i])));
-      out[2 * i + 1].scale = vmulq_f32(d, floats_of(vget_high_s16(scales[i])));
-      if constexpr (type.has_min()) {
-        out[2 * i].min = vmulq_f32(dmin, floats_of(vget_low_s16(minima[i])));
-        out[2 * i + 1].min = vmulq_f32(dmin, floats_of(vget_high_s16(minima[i])));
-      } else {
-        out[2 * i].min = out[2 * i].scale;
-        out[2 * i + 1].min = out[2 * i + 1].scale;
-      }
+    out.scale[0] = vmovl_s8(vget_low_s8(scale));
+    out.scale[1] = vmovl_high_s8(scale);
+    // dmin, if any, follows d.
+    static_assert(!has_min(T) || type.dmin_at == type.d_at + 2);
+    if constexpr (has_min(T)) {
+      out.d = floats_in(vreinterpret_u8_u32(vget_low_u32(load_u32_dup(b + type.d_at))));
+    } else {
+      out.d = floats_in(vreinterpret_u8_u16(vdup_n_u16(load_u16(b + type.d_at))));
     }
   }
+  return out;
 }
 
 }  // namespace
