@@ -407,9 +407,10 @@ TEST_CASE("merge is order-free to rounding and takes empty parts", "[kernels][at
                            cache.value_at(), full_mask(16), &view, l.data(), nullptr);
           k.merge(&total_view, &view, g, d);
         }
+        // Scores reach 80, where one rounding is up to 3.8e-6 of a weight.
         for (int h = 0; h < g; h++)
           CHECK(state_error(total, h, d, attend_reference(q.data() + h * d, 1, cache, tokens)) <=
-                3e-6);
+                1e-5);
         std::shuffle(order.begin(), order.end(), random);
       }
       State a(g, d), b(g, d);
