@@ -187,7 +187,7 @@ $(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 $(OUT)/riffle: $(CLI_OBJ) $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # Functions that tests replace: those of the CUDA runtime and find_device (tests/backend/cuda:
-# pinning_test, no_memory_test and shared_memory_test), isa_available (tests/isa_limit.cpp),
+# pinning_test, no_memory_test and integrated_gpu_test), isa_available (tests/isa_limit.cpp),
 # CpuExperts::run (tests/engine/experts_test), and Buffer's (tests/engine/plan/allocated_test). The
 # core's tests lack pinning_test (tools/core_tests.py).
 WRAPPED := $(if $(CORE),,cudaHostRegister) cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \

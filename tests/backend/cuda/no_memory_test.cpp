@@ -6,7 +6,7 @@
 #include <atomic>
 #include <filesystem>
 
-#include "tests/backend/cuda/shared_memory.h"
+#include "tests/backend/cuda/integrated_gpu.h"
 #include "tests/engine/session_files.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/select/selectors_here.h"

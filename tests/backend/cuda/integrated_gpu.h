@@ -1,6 +1,6 @@
-// A GPU that shares the host's memory, on a machine that has none. Functions of the CUDA runtime
-// and find_device are replaced in this program (ld --wrap): see shared_memory_test.cpp and
-// no_memory_test.cpp.
+// Makes a discrete GPU look integrated, or fakes an integrated GPU on a machine without a GPU. The
+// linker replaces find_device and functions of the CUDA runtime in this program (ld --wrap): see
+// integrated_gpu_test.cpp and no_memory_test.cpp.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,7 +13,7 @@ namespace riffle::test {
 
 // The answers of the replaced functions.
 struct Pretence {
-  std::atomic<bool> shares{false};      // the GPU is integrated
+  std::atomic<bool> integrated{false};  // the GPU is integrated
   std::atomic<bool> concurrent{false};  // the CPU may use managed memory while kernels run
   std::atomic<bool> no_gpu{false};      // device 0 is there, and the driver's memory is the host's
   std::atomic<cudaError_t> host_alloc{cudaSuccess};  // the status of cudaHostAlloc
@@ -21,27 +21,25 @@ struct Pretence {
 };
 inline Pretence pretence;
 
-// While it lives, the GPU seems to share the host's memory. A discrete GPU then reads blocks over
-// the bus.
-struct SharesMemory {
-  SharesMemory() { pretence.shares = true; }
-  ~SharesMemory() { pretence.shares = false; }
+// While it lives, the GPU seems integrated. A discrete GPU then reads blocks over the bus.
+struct SeemsIntegrated {
+  SeemsIntegrated() { pretence.integrated = true; }
+  ~SeemsIntegrated() { pretence.integrated = false; }
 };
 
-// While it lives, a machine without a GPU seems to have one that shares the host's memory. It runs
-// no kernels.
-struct PretendedGpu : SharesMemory {
-  PretendedGpu() {
+// While it lives, a machine without a GPU seems to have an integrated one. It runs no kernels.
+struct FakeGpu : SeemsIntegrated {
+  FakeGpu() {
     pretence.no_gpu = true;
     cuda::DeviceInfo info;
-    info.name = "pretended GPU";
+    info.name = "fake GPU";
     info.limits = {16, 163 << 10, 164 << 10, 87};
     info.total = uint64_t(8) << 30;
     info.free = uint64_t(6) << 30;
-    info.shares_memory = true;
+    info.integrated = true;
     pretence.found = info;
   }
-  ~PretendedGpu() {
+  ~FakeGpu() {
     pretence.found.reset();
     pretence.host_alloc = cudaSuccess;
     pretence.concurrent = pretence.no_gpu = false;
