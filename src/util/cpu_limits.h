@@ -17,10 +17,10 @@ class CpuLimits {
   // Returns the number of processors, at least 1. A quota of 1.5 counts as 2: two threads use all
   // of it, one does not.
   int processors() const { return processors_; }
-  // Returns the number of cores: hardware threads of one core count once. Where cores differ (ARM's
-  // big and little ones), only the big ones count: those with at least two thirds of the largest
-  // capacity that Linux states. Threads wait for each other at every product, so a little core
-  // would hold up the big ones.
+  // Returns the number of cores. Hardware threads of one core count once. On a CPU with big and
+  // little cores only the big cores count. A core is big if its capacity (Linux's cpu_capacity) is
+  // at least two thirds of the largest. Threads wait for each other at every product, so a little
+  // core would hold up the big ones.
   int cores() const { return cores_; }
 
  private:

@@ -63,7 +63,7 @@ TEST_CASE("processors are those of the affinity, and cores count once", "[limits
   CHECK(CpuLimits(root.path(), {3}).processors() == 1);
 }
 
-TEST_CASE("of cores that differ, the big ones count", "[limits]") {
+TEST_CASE("only big cores count on a CPU with big and little cores", "[limits]") {
   const TempDir root;
   const auto put_capacities = [&](const std::vector<int>& capacities) {
     for (size_t cpu = 0; cpu < capacities.size(); ++cpu)
