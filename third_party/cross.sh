@@ -52,7 +52,7 @@ mkdir -p "$database/info"
 echo 1 >"$database/info/format"
 printf '%s\n' "$(dpkg --print-architecture)" "$architecture" >"$database/arch"
 for package in "$apt"/cache/archives/*.deb; do
-  # The headers of glibc and of Linux are those of the cross compiler's own packages.
+  # The cross compiler's packages have the headers of glibc and of Linux.
   case ${package##*/} in libc6-dev_*|linux-libc-dev_*|libcrypt-dev_*) continue ;; esac
   dpkg-deb --fsys-tarfile "$package" | tar -x -C "$root" --keep-directory-symlink
   record "$package"
