@@ -1,8 +1,8 @@
 # riffle: `make help` lists the targets and variables. tools/dist.mk has dist and the man pages,
 # tools/package/package.mk has install, uninstall and the packages.
 
-# CROSS=aarch64-linux-gnu builds for another machine, with Debian's cross compiler: for the CPU
-# alone, unless CUARCH is given. Programs that were built run with EMULATOR.
+# CROSS=aarch64-linux-gnu builds for another CPU architecture, with Debian's cross compiler: for the
+# CPU alone, unless CUARCH is given. EMULATOR is the command that runs programs built for ARM.
 CROSS    ?=
 STRIP    ?= $(if $(CROSS),$(CROSS)-)strip
 export STRIP
@@ -52,7 +52,7 @@ CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
 LDLIBS   += $(DEPS_KEPT) $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN)
 
-# The machine that is built for: x86_64 or aarch64.
+# The CPU architecture that is built for: x86_64 or aarch64.
 # make demo may begin without a compiler, which it then installs.
 MACHINE  := $(firstword $(subst -, ,$(or $(CROSS),$(shell $(CXX) -dumpmachine 2>/dev/null),$(shell uname -m))))
 ifeq ($(filter x86_64 aarch64,$(MACHINE)),)
@@ -67,17 +67,17 @@ NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>
 # native: kernels for the GPUs of this machine; if it has none, riffle is built for the CPU. For a
 # GPU newer than the toolkit, code for compute capability 8.0 is built; the driver compiles its PTX
 # at the first start. all: kernels for several generations, as in packages, which go to other
-# machines. On ARM these are the GPUs of Jetson Orin (87) and Thor (110), Grace Hopper (90) and DGX
-# Spark (121).
+# machines. On ARM these are the GPUs of Jetson Orin (87) and Thor (110), Grace Hopper (90), DGX
+# Spark (121), and 80 for A100 and later cards.
 PACKAGE_CUARCH := $(if $(filter undefined,$(origin CUARCH)),all,$(CUARCH))
 CUARCH ?= native
 NVCC_CAN := $(if $(and $(NVCC_HERE),$(strip $(CUARCH) $(PACKAGE_CUARCH))),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
 ALL_CUARCH := $(filter $(NVCC_CAN),$(if $(filter arm,$(ARCH)),80 87 90 110 121,75 80 86 89 90))
 ifeq ($(strip $(CUARCH)),native)
 ifneq ($(CROSS),)
-$(error CUARCH=native: found CROSS=$(CROSS), expected the GPU architectures of that machine, such as CUARCH=87)
+$(error CUARCH=native: found CROSS=$(CROSS), expected GPU architectures, such as CUARCH=87)
 endif
-# Jetson's own GPU: nvidia-smi may lack there, or not know it.
+# On Jetson nvidia-smi may be missing or may not report its GPU. Linux's device tree names the chip.
 GPU_HERE := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -x '[0-9.]*' || \
               tr '\0' '\n' 2>/dev/null </proc/device-tree/compatible | sed -n 's/^nvidia,tegra234$$/8.7/p; s/^nvidia,tegra264$$/11.0/p')))
 NO_GPU   := $(if $(GPU_HERE),,$(NVCC_HERE))
@@ -87,18 +87,18 @@ override CUARCH := $(ALL_CUARCH)
 endif
 NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
 ifneq ($(and $(CROSS),$(strip $(CUARCH)),$(if $(NVCC),,none)),)
-$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no nvcc in $(CUDA)/bin or PATH: install the CUDA toolkit, give CUDA=/path, or leave out CUARCH)
+$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no nvcc in $(CUDA)/bin or PATH: expected nvcc; install the CUDA toolkit, give CUDA=/path, or leave out CUARCH)
 endif
 ifneq ($(NVCC),)
 ifneq ($(filter-out $(NVCC_CAN),$(CUARCH)),)
-$(error CUARCH=$(strip $(CUARCH)): $(NVCC) cannot build $(filter-out $(NVCC_CAN),$(CUARCH)), it can build $(NVCC_CAN))
+$(error CUARCH=$(strip $(CUARCH)): found $(NVCC), which cannot build $(filter-out $(NVCC_CAN),$(CUARCH)), expected some of $(NVCC_CAN))
 endif
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 ifneq ($(CROSS),)
 # The toolkit's headers and libraries for ARM.
 CUDA_TARGET ?= $(firstword $(wildcard $(CUDA_ROOT)/targets/sbsa-linux $(CUDA_ROOT)/targets/aarch64-linux))
 ifeq ($(wildcard $(CUDA_TARGET)/lib/libcudart_static.a),)
-$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no $(or $(CUDA_TARGET),$(CUDA_ROOT)/targets/sbsa-linux)/lib/libcudart_static.a: install NVIDIA's package cuda-cross-sbsa (CUDA 12 for Jetson Orin: cuda-cross-aarch64), give CUDA_TARGET, or leave out CUARCH)
+$(error CROSS=$(CROSS) CUARCH=$(strip $(CUARCH)): found no $(or $(CUDA_TARGET),$(CUDA_ROOT)/targets/sbsa-linux)/lib/libcudart_static.a, expected cudart for ARM; install NVIDIA's package cuda-cross-sbsa (CUDA 12 for Jetson Orin: cuda-cross-aarch64), give CUDA_TARGET, or leave out CUARCH)
 endif
 endif
 # The newest architecture also as PTX, for GPUs yet to come; 90 too, for GPUs between the listed
@@ -112,7 +112,7 @@ endif
 
 # Sources are found by folder: code that needs the CUDA toolkit is in folders called cuda, and
 # no_cuda.cpp takes its place without the toolkit.
-# Code for one architecture of CPUs is in folders called x86 and arm.
+# Code for one CPU architecture is in folders called x86 and arm.
 SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') ! -path '*/$(if $(filter arm,$(ARCH)),x86,arm)/*' $(ROOMS) $(3) | sort)
 ROOMS    := $(if $(CORE),! -path '*/papers/*' ! -path '*/measure/*',! -name no_papers.cpp ! -name no_measure.cpp)
 LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*' ! -path 'src/measure/commands/*')
@@ -192,7 +192,7 @@ $(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
 $(OUT)/riffle: $(CLI_OBJ) $(OUT)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # Functions that tests replace: those of the CUDA runtime and find_device (tests/backend/cuda:
-# pinning_test, no_memory_test and shared_memory_test), isa_available (tests/isa_limit.cpp),
+# pinning_test, no_memory_test and integrated_gpu_test), isa_available (tests/isa_limit.cpp),
 # CpuExperts::run (tests/engine/experts_test), and Buffer's (tests/engine/plan/allocated_test). The
 # core's tests lack pinning_test (tools/core_tests.py).
 WRAPPED := $(if $(CORE),,cudaHostRegister) cudaMalloc cudaHostAlloc cudaFree cudaFreeHost \
@@ -281,7 +281,8 @@ demo: all
 	@tools/demo.sh $(BUILD)/riffle
 test: $(if $(CORE),core-check,$(BUILD)/riffle_tests $(if $(CROSS),,all $(C_PROGRAMS)))
 	@$(if $(CORE),:,tests/run.sh $(BUILD))
-# A part of make test CROSS=TRIPLET that takes minutes.
+# Builds and runs only the tests of the CPU kernels: minutes, also with CROSS=TRIPLET.
+# RIFFLE_TEST_CPUS and RIFFLE_TEST_CASES: see tests/run.sh.
 kernel-test: SETUP := install-test
 kernel-test: $(OUT)/kernel_tests
 	@tests/run.sh $(OUT) kernel_tests

@@ -140,7 +140,8 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
  *                                 fits
  *                gpu-mem          bytes that riffle may take on the GPU; 0: all that is free
  *                host-mem         bytes for the KV of all sessions; 0: no limit
- *                threads          0: one for each core that the process may use
+ *                threads          0: one for each core that the process may use; if cores differ
+ *                                 in speed, one for each fast core
  *     selection  selector         the rule by which a decode step chooses the KV that it reads
  *     answer     max-tokens, temp, top-k, top-p, min-p, seed, ...
  *

@@ -55,8 +55,9 @@ RIFFLE_API int32_t riffle_usable_cpus(void);
  *   group
  * - n_ctx, n_threads, block_size (numbers)
  * - device, isa: the values that auto became
- * - device_memory: total is the device's memory, as on a GPU; shares_memory: that memory is the
- *   host's own (an integrated GPU), so total and host_kv come from the same memory
+ * - device_memory: total is the device's memory, as on a GPU
+ * - integrated: the GPU is integrated. An integrated GPU uses the host's memory (Jetson, DGX
+ *   Spark), so total and host_kv come from the same memory
  * - device_note: cuda: the GPU's name; else the reason why auto did not choose it, or ""
  * - no_driver: auto chose no GPU because no NVIDIA driver is installed; device_note says so
  * - context_note: the part of riffle_context_notice about length and memory, or ""

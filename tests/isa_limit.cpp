@@ -43,6 +43,13 @@ std::vector<const cpu::Kernels*> usable_isas() {
   return usable;
 }
 
+std::vector<const cpu::Kernels*> machine_isas() {
+  std::vector<const cpu::Kernels*> all;
+  for (const Isa isa : arch_isas())
+    if (__real__ZN6riffle3cpu13isa_availableENS0_3IsaE(isa)) all.push_back(cpu::kernels(isa));
+  return all;
+}
+
 bool isa_limit_valid() {
   return !asked() || (limit() && __real__ZN6riffle3cpu13isa_availableENS0_3IsaE(*limit()));
 }

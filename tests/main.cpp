@@ -24,11 +24,11 @@ CATCH_REGISTER_LISTENER(SkippedCases)
 // Says first, on standard error, which instruction sets the tests use.
 int main(int argc, char** argv) {
   if (!riffle::test::isa_limit_valid()) {
-    std::fprintf(
-        stderr,
-        "RIFFLE_TEST_ISA=%s: expected scalar or a vector instruction set of this machine (avx2, "
-        "avx512, amx; neon, dotprod, i8mm)\n",
-        std::getenv("RIFFLE_TEST_ISA"));
+    std::fprintf(stderr, "RIFFLE_TEST_ISA=%s: this machine lacks that set, expected one of",
+                 std::getenv("RIFFLE_TEST_ISA"));
+    for (const auto* kernels : riffle::test::machine_isas())
+      std::fprintf(stderr, " %s", kernels->name);
+    std::fputs("\n", stderr);
     return 2;
   }
   std::fputs("instruction sets:", stderr);

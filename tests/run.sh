@@ -13,10 +13,10 @@
 # has at most this instruction set.
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with
 # sentencepiece.
-# CROSS=TRIPLET (make test CROSS=aarch64-linux-gnu): riffle_tests of a build for another
-# architecture, with EMULATOR, once as on each processor in RIFFLE_TEST_CPUS (cortex-a72 cortex-a76
-# neoverse-n1 max). RIFFLE_TEST_CASES picks cases (all but [long]). Programs other than PROGRAM
-# (riffle_tests) do not run.
+# CROSS=TRIPLET (make test CROSS=aarch64-linux-gnu): runs PROGRAM (riffle_tests), built for another
+# CPU architecture, with the command EMULATOR, once as on each processor in RIFFLE_TEST_CPUS
+# (cortex-a72 cortex-a76 neoverse-n1 max). RIFFLE_TEST_CASES picks cases (all but [long]). No other
+# program runs.
 set -u
 rounds=${RIFFLE_TEST_ROUNDS:-few}
 case $rounds in
@@ -153,8 +153,8 @@ if [ $rounds = few ] && [ ${#cpus[@]} -gt 1 ]; then
   on_all_cpus
 fi
 
-# Starts jobs that run the cases of the program matching PATTERN (all without one), in parts. LABEL
-# stands behind the program's name. Sets `isas` to the instruction sets that it uses.
+# Starts jobs that run the program's cases that match PATTERN (without one: all), in parts. LABEL is
+# printed after the program's name. Sets `isas` to the instruction sets that the program uses.
 # usage: catch_parts LABEL [PATTERN]
 catch_parts() {
   local label=$1 list part cases; shift
@@ -175,11 +175,11 @@ catch_parts() {
   done
 }
 
-# Starts the jobs of a build for another architecture.
+# Starts the jobs of a build for another CPU architecture.
 emulated_jobs() {
   local cpu
   for cpu in ${RIFFLE_TEST_CPUS:-cortex-a72 cortex-a76 neoverse-n1 max}; do
-    emulator="$EMULATOR -cpu $cpu"
+    emulator="${EMULATOR:?CROSS=$CROSS needs EMULATOR, as make sets it} -cpu $cpu"
     catch_parts " as on $cpu" "${RIFFLE_TEST_CASES:-~[long]}"
   done
 }

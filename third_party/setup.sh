@@ -4,7 +4,8 @@
 # install-test adds pytest, for make test. install-fuzz adds the programs that make fuzz and CI use:
 # clang with libFuzzer, clang-format, mandoc, abidiff, valgrind, and those with which tests/package
 # tries the packages (CMake, pkg-config, zsh, fish). With CROSS=aarch64-linux-gnu the packages are
-# the cross compiler and an emulator; cross.sh then fetches the libraries.
+# the cross compiler and an emulator, and every command, check included, also fetches the libraries
+# if they are missing (cross.sh).
 # On a terminal it asks once before installing. It uses sudo only if it does not run as root.
 set -eu
 tools="g++ gcc make"

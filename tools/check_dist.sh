@@ -18,18 +18,18 @@ if [ -n "$cross" ]; then
 fi
 field() { LC_ALL=C readelf --wide "$1" "$2" | sed -n "s/$3/\1/p"; }
 loader=$(field -l "$folder/riffle" '.*program interpreter: \(.*\)\]')
-# Prints the libraries that a binary needs, and where they are found, as ldd does. In qemu the
-# kernel's own part (linux-vdso) has no name.
+# Prints the libraries that a binary needs and their paths, as ldd does. In qemu the line of
+# linux-vdso has no name, so it is removed.
 libraries_of() { ${emulator:+$emulator -L "$system"} "$system$loader" --list "$1" | sed '/^[[:space:]]*(/d'; }
 glibc='linux-vdso|libc\.so|libm\.so|libdl\.so|libpthread\.so|librt\.so|ld-linux'
 for binary in riffle libriffle.so; do
   found=$(field -h "$folder/$binary" ' *Machine: *\(.*\)')
   case $machine:$found in
     x86_64:*X86-64 | aarch64:AArch64) ;;
-    *) echo "not ok $binary is for $found, expected $machine"; exit 1 ;;
+    *) echo "not ok $binary: found a binary for $found, expected $machine"; exit 1 ;;
   esac
   libraries=$(libraries_of "$folder/$binary") ||
-    { echo "not ok $binary: $loader cannot list its libraries"; exit 1; }
+    { echo "not ok $binary: $loader --list failed, expected a list of its libraries"; exit 1; }
   other=$(grep -Ev "$glibc" <<<"$libraries" || true)
   [ -z "$other" ] || { echo "not ok $binary needs more than glibc:" $other; exit 1; }
   echo "ok $binary needs only glibc"

@@ -1,8 +1,8 @@
-# make dist makes dist/riffle-VERSION-MACHINE/ and its .tar.gz: one executable and one shared library
-# that need only glibc (on a GPU also the driver and cuBLAS), the headers, the model, and the
-# licences of the libraries linked in. MACHINE is x86_64 or aarch64. It has kernels for all GPU
-# architectures unless CUARCH is given; with CROSS it has none then. Its build folder is build-dist,
-# with CROSS build-dist-CROSS.
+# make dist makes dist/riffle-VERSION-ARCHITECTURE/ and its .tar.gz: one executable and one shared
+# library that need only glibc (on a GPU also the driver and cuBLAS), the headers, the model, and
+# the licences of the libraries linked in. ARCHITECTURE is x86_64 or aarch64. Without CUARCH it has
+# kernels for all GPU architectures; with CROSS and without CUARCH, none. Its build folder is
+# build-dist, with CROSS=TRIPLET build-dist-TRIPLET.
 DIST := dist/riffle-$(VERSION)-$(MACHINE)
 DIST_BUILD := build-dist$(CROSS:%=-%)
 # Debian's packages of the libraries have their licences here.

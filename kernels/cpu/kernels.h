@@ -1,7 +1,8 @@
 // The CPU's kernels: one table of function pointers for each instruction set. Kernels are chosen at
 // run time (src/backend/cpu/fastest_kernels.h). A family of kernels has a header: linear/linear.h,
-// attention/attention.h, select/select.h, recurrent/recurrent.h. Two smaller tables stand apart:
-// attention/gather.h and select/papers/score_table.h.
+// attention/attention.h, select/select.h, recurrent/recurrent.h. Kernels::gather points to a table
+// of its own (attention/gather.h). The score tables of papers (select/papers/score_table.h) are not
+// a part of Kernels.
 #pragma once
 #include <span>
 
@@ -29,18 +30,21 @@ struct VectorSet {
   // Tells whether this CPU and operating system can run the set. Asks the system for the permission
   // that AMX needs.
   bool (*available)();
-  // Sets the entries that the set implements and leaves the others as they were. Only a CPU that
-  // has the set may call it: even this function is compiled for the set.
+  // Sets the entries that the set implements and leaves the others as they were. Call it only on a
+  // CPU that has the set: it calls functions that are compiled for the set.
   void (*fill)(Kernels*);
 };
-// The vector instruction sets of this architecture. Each contains the ones before it.
+// Returns the vector instruction sets of this architecture, the smallest first. Each contains the
+// ones before it.
 std::span<const VectorSet> vector_sets();
 
-// Scalar is always available; a set of another architecture never is.
+// Tells whether this CPU can run the set. Every CPU can run Scalar; none can run a set of another
+// architecture.
 bool isa_available(Isa isa);
+// Returns the largest set that this CPU can run.
 Isa best_isa();
 // Returns the table of a set. A set without its own kernel for an entry uses the kernel of the set
-// before it. The table of a set that is not available has the kernels of those that are.
+// before it. If the set is not available, its table has the kernels of the smaller sets that are.
 const Kernels* kernels(Isa isa);
 
 }  // namespace riffle::cpu

@@ -20,8 +20,8 @@
 
 namespace riffle::cpu {
 
-// DotProd: NEON with dot products of bytes (SDOT) and f16 arithmetic. I8mm: products of matrices of
-// bytes too, and bf16.
+// DotProd: NEON, dot product (FEAT_DotProd) and f16 arithmetic (FEAT_FP16). I8mm: also int8 matrix
+// multiply (FEAT_I8MM) and bf16 (FEAT_BF16).
 enum class Isa : uint8_t { Scalar, Avx2, Avx512, Amx, Neon, DotProd, I8mm };
 inline constexpr int kNumIsas = 7;
 

@@ -220,7 +220,7 @@ riffle_info facts_of(const MemoryPlan& p) {
   info.add("isa", p.isa);
   info.add("device_note", p.device_note);
   info.add("device_memory", p.device_memory);
-  info.add("shares_memory", p.shares_memory);
+  info.add("integrated", p.integrated);
   info.add("no_driver", p.no_driver);
   info.add("context_note", p.context_note);
   info.add("everything_below", p.everything_below);

@@ -25,7 +25,7 @@
 // Devices. Prompts and steps of the engine never depend on a device's name, which goes to texts
 // only: the member functions below tell how devices differ. engine/plan/devices.cpp alone compares
 // DeviceKind, to choose a device and to make it. The rest of engine/plan asks for has_pool,
-// device_memory and shares_memory (BackendOptions).
+// device_memory and integrated (BackendOptions).
 #pragma once
 #include <cstdint>
 #include <memory>

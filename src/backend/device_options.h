@@ -23,10 +23,11 @@ struct BackendOptions {
   // KV is read from slots of a pool: emu, and cuda except where it reads blocks in place.
   bool has_pool = false;
   bool device_memory = false;  // memory is taken from the device (cuda)
-  bool shares_memory = false;  // ... and is the host's own memory: the GPU is integrated
-  int64_t slots = 0;           // slots of the pool; 0: there is none
-  bool drafts = false;         // the model's MTP layer may guess
-  int rows_ahead = 0;          // the most tokens that all sequences of a step compute ahead
+  // cuda: the GPU is integrated. The memory that is taken from it is then the host's memory.
+  bool integrated = false;
+  int64_t slots = 0;    // slots of the pool; 0: there is none
+  bool drafts = false;  // the model's MTP layer may guess
+  int rows_ahead = 0;   // the most tokens that all sequences of a step compute ahead
   // cuda: number of slots, at the end of the pool, whose memory prompts borrow; 0: prompts have
   // memory of their own.
   int64_t lent_slots = 0;

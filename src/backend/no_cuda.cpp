@@ -9,7 +9,7 @@ bool cuda_usable(std::string& text) {
   return false;
 }
 
-bool cuda_shares_memory() { return false; }
+bool cuda_integrated() { return false; }
 bool cuda_driver_missing() { return false; }
 
 bool cuda_shape_supported(const Config&, const BlockLayout&, std::string&) { return false; }

@@ -326,7 +326,7 @@ void print_plan(const Facts& p) {
   t.add({"selector state", p.count("selector_state")
                                ? bytes("selector_state") + " in host memory for a full session"
                                : "none"});
-  if (!p.on("device_memory") || p.on("shares_memory"))
+  if (!p.on("device_memory") || p.on("integrated"))
     t.add({"with a full session",
            human_bytes(p.number("total") + p.number("host_kv") + p.number("selector_state")) +
                ", all in host memory"});

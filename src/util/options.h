@@ -106,9 +106,8 @@ enum class ResidencyKind : int32_t { AUTO = 0, DEVICE = 1, HOST = 2 };
 enum class KvKind : int32_t { F16 = 0, F32 = 1, Q8 = 2 };
 // Instruction sets of the CPU. AUTO measures, once in a process, which set is fastest for each kind
 // of kernel. Sets differ in the last bits of their results, and another process may choose others.
-// A named set gives the same bits on every CPU that has it; one that the CPU lacks is
-// RIFFLE_UNSUPPORTED.
-// The sets of one architecture are refused on the other.
+// A named set gives the same bits on every CPU that has it. A set that the CPU lacks is
+// RIFFLE_UNSUPPORTED; so are all sets of another CPU architecture.
 enum class IsaChoice : int32_t {
   AUTO = 0,
   SCALAR = 1,
@@ -147,11 +146,13 @@ struct ContextOptions {
   // longest multiple of 1024 tokens that fits. A model trained with at most 1024 tokens keeps its
   // length. A given length is kept; a plan that does not fit is an error then.
   int32_t n_ctx = 0;
-  int32_t n_threads = 0;  // 0: one for each core that the process may use
+  // 0: one for each core that the process may use; if cores differ in speed, one for each fast core
+  int32_t n_threads = 0;
   int32_t block_size = 16;
   KvKind kv_type = KvKind::F16;
   IsaChoice isa = IsaChoice::AUTO;
-  int64_t slots = 0;  // slots of the pool; 0: from gpu_mem
+  // Slots of the pool. 0: as many as fit gpu_mem; on an integrated GPU none
+  int64_t slots = 0;
   // cuda: bytes for all that riffle allocates on the GPU; 0: all free memory, less 512 MiB. emu:
   // bytes of host memory for the same; 0: no limit
   uint64_t gpu_mem = 0;

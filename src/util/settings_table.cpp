@@ -42,7 +42,9 @@ constexpr Setting kContextRows[] = {
      .flag = "--threads,-t",
      .json = "threads",
      .group = kContext,
-     .help = "number of CPU threads; 0: one for each core that the process may use"},
+     .help =
+         "number of CPU threads; 0: one for each core that the process may use; if cores differ "
+         "in speed, one for each fast core"},
     {.id = "cpu_experts",
      .offset = offsetof(C, cpu_experts),
      .type = kInt,
@@ -109,7 +111,8 @@ constexpr Setting kContextRows[] = {
      .flag = "--slots",
      .json = "slots",
      .group = kLayout,
-     .help = "size of the KV pool in blocks; 0: as many as fit --gpu-mem"},
+     .help =
+         "size of the KV pool in blocks; 0: as many as fit --gpu-mem; on an integrated GPU none"},
     {.id = "gpu_mem",
      .offset = offsetof(C, gpu_mem),
      .type = kSize,

@@ -16,7 +16,7 @@ inline void relax_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  __asm__ volatile("isb");  // YIELD does nothing on most cores
+  __asm__ volatile("isb");  // ISB delays the core a little; YIELD does nothing on most cores
 #endif
 }
 

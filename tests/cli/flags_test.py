@@ -170,11 +170,12 @@ def devices(_):
 
 
 def instruction_sets(_):
-    """A set of the other architecture is refused, with those that this CPU has."""
+    """Sets that this CPU lacks are refused. The error lists the values that it accepts."""
     r = riffle("info", "--plan", "--isa", "scalar", "--json")
     check(r.code == 0 and json.loads(r.out)["plan"]["isa"] == "scalar", "--isa scalar", r)
     refused = [r for r in (riffle("info", "--plan", "--isa", name) for name in ("avx2", "neon")) if r.code != 0]
-    check(refused and one_line_error(refused[-1], 1, "isa: found ", "expected a set that this CPU has: auto, scalar"),
+    said = "which this CPU lacks; expected one of auto, scalar"
+    check(refused and one_line_error(refused[-1], 1, "--isa: found ", said),
           "--isa of another architecture", refused)
 
 

@@ -9,7 +9,7 @@
 
 namespace riffle::test {
 
-// Scalar and the vector instruction sets of this architecture.
+// Returns scalar and the vector instruction sets of this architecture.
 inline std::vector<IsaChoice> arch_choices() {
   std::vector<IsaChoice> all;
   for (const cpu::Isa isa : arch_isas())

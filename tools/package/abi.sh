@@ -9,12 +9,12 @@ set -eu
 usage="usage: abi.sh check|record LIBRIFFLE.SO"
 action=${1:?$usage} library=$(realpath "${2:?$usage}")
 cd "$(dirname "$0")/../.."
-# The library may be for another machine than this one.
+# The library may be for another CPU architecture than this machine's.
 machine=$(LC_ALL=C readelf -h "$library" | sed -n 's/^ *Machine: *//p')
 case $machine in
   *X86-64) machine=x86_64 ;;
   AArch64) machine=aarch64 ;;
-  *) echo "abi.sh: $library: is for '$machine', expected X86-64 or AArch64" >&2; exit 1 ;;
+  *) echo "abi.sh: $library: found a library for '$machine', expected X86-64 or AArch64" >&2; exit 1 ;;
 esac
 baseline=tools/package/abi/libriffle-$machine.xml
 if ! command -v abidw >/dev/null || ! command -v abidiff >/dev/null; then

@@ -6,7 +6,7 @@
 namespace riffle::cpu {
 namespace {
 
-// Linux's bits of features (its documentation, arm64/elf_hwcaps).
+// Bits of AT_HWCAP and AT_HWCAP2 (Linux, arm64/elf_hwcaps).
 constexpr unsigned long kAsimdHp = 1ul << 10, kAsimdDp = 1ul << 20;  // AT_HWCAP
 constexpr unsigned long kI8mm = 1ul << 13, kBf16 = 1ul << 14;        // AT_HWCAP2
 

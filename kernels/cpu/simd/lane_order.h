@@ -1,11 +1,11 @@
-// The order of a vector's eight lanes in which those of a mask come first.
+// For each mask of eight lanes: an order of the lanes in which those of the mask come first.
 #pragma once
 #include <cstdint>
 
 namespace riffle::cpu {
 namespace {
 
-// Byte i of entry m: the lane that comes i-th if the lanes of mask m come first.
+// lanes[m][i] is the i-th lane of mask m. Entries beyond the mask's lanes are 0.
 struct LaneOrder {
   uint8_t lanes[256][8];
   constexpr LaneOrder() : lanes() {

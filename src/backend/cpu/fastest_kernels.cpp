@@ -149,7 +149,8 @@ Family int4_family(const Data& d) {
           }};
 }
 
-// Name of a table that has some kernels of the architecture's first set in place of its own.
+// Returns the name of a table of this set in which some kernels are those of the architecture's
+// smallest vector set (AVX2 or NEON).
 const char* mixed_name(cpu::Isa isa) {
   switch (isa) {
     case cpu::Isa::Amx: return "amx and avx2";

@@ -27,8 +27,8 @@ bool cuda_usable(std::string& text);
 inline constexpr const char* kBuiltForCpu =
     "this riffle was built for the CPU alone (make found no NVIDIA GPU, or no CUDA toolkit); build "
     "it again on the machine with the GPU, or with make CUARCH=all";
-// Tells whether the GPU has no memory of its own (cuda::DeviceInfo::shares_memory).
-bool cuda_shares_memory();
+// Tells whether the GPU is integrated (cuda::DeviceInfo::integrated).
+bool cuda_integrated();
 // Returns true if no NVIDIA driver is installed. False if this riffle was built without the CUDA
 // toolkit.
 bool cuda_driver_missing();

@@ -410,10 +410,10 @@ static std::optional<cuda::DeviceInfo> usable(std::string& text) {
 
 bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
-bool cuda_shares_memory() {
+bool cuda_integrated() {
   std::string why;
   const auto device = cuda::find_device(why);
-  return device && device->shares_memory;
+  return device && device->integrated;
 }
 
 bool cuda_driver_missing() { return cuda::driver_version() == 0; }

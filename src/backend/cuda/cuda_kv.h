@@ -1,6 +1,6 @@
 // KV on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
-// itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling. If the GPU
-// shares the host's memory, the pool has no slots, and steps read all blocks in place.
+// itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling. On an
+// integrated GPU the pool has no slots, and steps read all blocks in place.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -69,9 +69,9 @@ int driver_version() {
   return version;
 }
 
-uint64_t shared_free(uint64_t reported, uint64_t total, uint64_t available) {
+uint64_t integrated_free(uint64_t reported, uint64_t total, uint64_t available) {
   if (available == UINT64_MAX) return reported;
-  return std::max(reported, std::min(total, available));
+  return std::min(total, available);
 }
 
 std::optional<DeviceInfo> find_device(std::string& why) {
@@ -135,10 +135,10 @@ std::optional<DeviceInfo> find_device(std::string& why) {
   cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, 0);
   cudaDeviceGetAttribute(&same_pointers, cudaDevAttrCanUseHostPointerForRegisteredMem, 0);
   cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, 0);
-  info.shares_memory = integrated != 0;
-  // If memory is shared, riffle registers none (PinnedSlabs), and what the driver allocates always
-  // has one address.
-  if ((!same_pointers && !info.shares_memory) || !cooperative) {
+  info.integrated = integrated != 0;
+  // For an integrated GPU riffle registers no memory (PinnedSlabs). Memory that the driver
+  // allocates always has one address.
+  if ((!same_pointers && !info.integrated) || !cooperative) {
     why =
         format("%s cannot read pinned memory at the host's addresses or lacks cooperative launches",
                p.name);
@@ -149,9 +149,9 @@ std::optional<DeviceInfo> find_device(std::string& why) {
   info.limits.smem_per_block = static_cast<int>(p.sharedMemPerBlockOptin);
   info.limits.smem_per_sm = static_cast<int>(p.sharedMemPerMultiprocessor);
   info.total = total;
-  info.free = info.shares_memory ? shared_free(free, total, MemoryLimits().available()) : free;
+  info.free = info.integrated ? integrated_free(free, total, MemoryLimits().available()) : free;
   info.name = format("%s, compute %d.%d, %.1f GiB%s", p.name, p.major, p.minor,
-                     double(total) / (1 << 30), info.shares_memory ? " shared with the CPU" : "");
+                     double(total) / (1 << 30), info.integrated ? " shared with the CPU" : "");
   return info;
 }
 
@@ -186,9 +186,9 @@ Buffer DeviceHeap::take(size_t bytes, const char* what) {
       this);
 }
 
-// Tells whether managed memory can take the place of pinned memory on the current device: it has
-// nowhere to move to, and the CPU may use it while kernels run, as it does with blocks of other
-// sequences and with words that kernels wait for.
+// Tells whether managed memory can take the place of pinned memory on the current device. The GPU
+// must be integrated, since managed memory then cannot move. The CPU must be allowed to use the
+// memory while kernels run: it writes blocks of other sequences and words that kernels wait for.
 static bool managed_stays() {
   int device = 0, integrated = 0, concurrent = 0;
   const bool known =

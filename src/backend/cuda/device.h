@@ -33,15 +33,14 @@ struct DeviceInfo {
   std::string name;  // "NVIDIA H200, compute 9.0, 139.8 GiB"
   DeviceLimits limits;
   uint64_t total = 0, free = 0;  // bytes, now
-  // The GPU has no memory of its own but uses the CPU's: it is integrated, as on Jetson and DGX
-  // Spark. False for a Grace CPU's GPU, which reads the CPU's memory at the CPU's addresses but has
-  // faster memory of its own.
-  bool shares_memory = false;
+  // An integrated GPU uses the host's memory (Jetson, DGX Spark). False on Grace Hopper: its GPU
+  // reads the host's memory at the host's addresses, but has faster memory of its own.
+  bool integrated = false;
 };
-// Returns the bytes that a GPU which shares the host's memory can take. reported: CUDA's number,
-// which leaves out pages that the system would drop, such as those of a model file. available:
-// MemoryLimits::available.
-uint64_t shared_free(uint64_t reported, uint64_t total, uint64_t available);
+// Returns the bytes that an integrated GPU can take. available: MemoryLimits::available, which also
+// counts pages that the system would drop, such as those of a model file, and a control group's
+// limit. reported: CUDA's number, which leaves both out; it counts if available is not known.
+uint64_t integrated_free(uint64_t reported, uint64_t total, uint64_t available);
 // Returns the version of the NVIDIA driver, as CUDA numbers it; 0: none is installed. Does not
 // throw.
 int driver_version();
@@ -65,9 +64,9 @@ class DeviceHeap {
   uint64_t limit_, used_ = 0, peak_ = 0;
 };
 
-// Page-locked host memory that the device reads at the same address. Where the system refuses it
-// and the GPU shares the host's memory, it may be memory that CUDA manages, which then stays in
-// place. Throws RIFFLE_OUT_OF_MEMORY.
+// Returns page-locked host memory that the device reads at the same address. If the system refuses
+// page-locked memory, an integrated GPU may get managed memory, which does not move there. Throws
+// RIFFLE_OUT_OF_MEMORY.
 Buffer pinned(size_t bytes, const char* what);
 
 class Stream {

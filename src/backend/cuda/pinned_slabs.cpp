@@ -39,7 +39,7 @@ static std::byte* map(size_t bytes) {
 }
 
 Pinning pinning_of(const DeviceInfo& device, bool wanted) {
-  return !wanted ? Pinning::REFUSE : device.shares_memory ? Pinning::ALLOCATE : Pinning::LOCK;
+  return !wanted ? Pinning::REFUSE : device.integrated ? Pinning::ALLOCATE : Pinning::LOCK;
 }
 
 PinnedSlabs::PinnedSlabs(int ordinal, Pinning pinning) : ordinal_(ordinal), pinning_(pinning) {
@@ -66,8 +66,8 @@ PinnedSlabs::~PinnedSlabs() {
   if (next_ != end_) munmap(next_, end_ - next_);
 }
 
-// With the mutex held. Mapping waits while a slab is being locked, so it is done for many slabs at
-// a time.
+// The caller holds the mutex. Mapping waits while a slab is being locked, so it is done for many
+// slabs at a time.
 std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
   const size_t each = space(bytes);
   if (size_t(end_ - next_) < each) {
@@ -87,8 +87,8 @@ std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
   return slabs_.back().data;
 }
 
-// With the mutex held. The driver does not promise zeroes. The page at the end keeps neighbours
-// apart.
+// The caller holds the mutex. The driver does not promise zeroes, so the slab is zeroed here. The
+// page at the end keeps neighbours apart.
 std::byte* PinnedSlabs::allocate(size_t bytes) {
   const DeviceScope on(ordinal_);
   Buffer memory = pinned(bytes + kSmallestPage, "KV");

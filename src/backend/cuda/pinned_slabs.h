@@ -6,9 +6,9 @@
 // programs), slabs stay pageable and failed() reports it: copies still work, but kernels cannot
 // reach such memory.
 //
-// On a GPU that shares the host's memory, take() has the driver allocate each slab: some of these
-// systems refuse to lock memory that they have not allocated (Thor, DGX Spark), and some give it
-// another address on the GPU.
+// For an integrated GPU, take() has the driver allocate each slab. Locking memory that the driver
+// has not allocated may fail there (DGX Spark, Thor; not tried here), and the GPU may see such
+// memory at another address.
 #pragma once
 #include <condition_variable>
 #include <deque>

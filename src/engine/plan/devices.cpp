@@ -108,8 +108,8 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   }
   const DeviceEntry& device = entry_of(o.device);
   r.device_memory = device.device_memory;
-  r.shares_memory = o.device == DeviceKind::CUDA && cuda_shares_memory();
-  r.has_pool = device.has_pool && (!r.shares_memory || asks_for_pool(o));
+  r.integrated = o.device == DeviceKind::CUDA && cuda_integrated();
+  r.has_pool = device.has_pool && (!r.integrated || asks_for_pool(o));
   if (o.prefill_chunk == 0) o.prefill_chunk = device.prefill_chunk;
   if (r.device_memory && o.residency == ResidencyKind::DEVICE &&
       (o.evict != EvictRule::LRU || o.pool_per_layer || !o.pin))

@@ -15,11 +15,11 @@ namespace riffle {
 // GPU.
 void require_supported(const KvShape& shape, const ContextOptions& options);
 
-// Tells whether the options ask for a pool on a GPU that shares the host's memory. Without them
-// there is none: it would hold copies of blocks that the GPU can read where they are.
+// Tells whether the options ask for a pool on an integrated GPU. By default an integrated GPU has
+// no pool, since the pool would hold copies of blocks that the GPU can read in place.
 bool asks_for_pool(const ContextOptions& options);
 
-// Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.shares_memory, r.device_note
+// Sets r.options.device, prefill_chunk, r.has_pool, r.device_memory, r.integrated, r.device_note
 // and r.no_driver. Throws RIFFLE_UNSUPPORTED (the device cannot be used, or not with this selector)
 // or RIFFLE_BAD_ARGUMENT (an option that the device does not have).
 void choose_device(const Config& config, ResolvedOptions& r);

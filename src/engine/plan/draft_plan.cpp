@@ -27,7 +27,7 @@ ResolvedOptions draft_options(const ResolvedOptions& whole) {
   o.selection = {};
   o.selection.selector = SelectorKind::DENSE;
   r.attention.reset();
-  r.has_pool = r.device_memory = r.shares_memory = false;
+  r.has_pool = r.device_memory = r.integrated = false;
   r.slots = r.lent_slots = 0;
   r.rows_ahead = kMostGuesses;
   return r;

@@ -47,7 +47,7 @@ void check_ahead(const ContextOptions& o, const Selector& selector) {
          selector.name());
 }
 
-// Returns the instruction sets of this CPU, as words of the setting isa.
+// Returns the values of `isa` that this CPU accepts.
 static std::string isas_here() {
   std::string names = "auto, scalar";
   for (const cpu::VectorSet& set : cpu::vector_sets())
@@ -103,7 +103,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
     const auto isa = static_cast<cpu::Isa>(int(o.isa) - int(IsaChoice::SCALAR));
     r.kernels = cpu::kernels(isa);
     if (!cpu::isa_available(isa))
-      fail(RIFFLE_UNSUPPORTED, "isa: found %s, expected a set that this CPU has: %s",
+      fail(RIFFLE_UNSUPPORTED, "`isa`: found %s, which this CPU lacks; expected one of %s",
            r.kernels->name, isas_here().c_str());
   }
   r.layout.block_size = o.block_size;
@@ -184,7 +184,7 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const M
   // Weights without data get their bytes from materialize() if the host computes with some.
   if (!model.weights.embedding.data && (!r.device_memory || plan.cpu_experts > 0))
     bytes = sum({bytes, plan.weights, plan.host_experts});
-  if (r.shares_memory) bytes = sum({bytes, plan.total});
+  if (r.integrated) bytes = sum({bytes, plan.total});
   if (r.device_memory) return sum({bytes, plan.prompt_host});
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
@@ -201,7 +201,7 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   plan.device = device_name(r);
   plan.device_note = r.device_note;
   plan.device_memory = r.device_memory;
-  plan.shares_memory = r.shares_memory;
+  plan.integrated = r.integrated;
   plan.no_driver = r.no_driver;
   plan.isa = r.kernels->name;
   plan.weights = needs.weights;
@@ -218,7 +218,7 @@ static MemoryPlan plan_sizes(const Model& model, const ResolvedOptions& r,
   plan.host_kv = shape.most_bytes(o.n_ctx);
   plan.host_states = shape.most_state_bytes();
   plan.total = sum({plan.weights, plan.activations, plan.digests});
-  // Otherwise plan_prompt adds it.
+  // On a device with a pool or with memory of its own, plan_prompt adds prefill_kv.
   if (!r.has_pool && !r.device_memory) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;
 }
@@ -342,7 +342,7 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& pla
 
 // A GPU's KV lives in page-locked host memory, so swap does not help. Experts there could be
 // dropped and read again, but a step that reads them from a disk takes seconds, so they count too.
-// If the GPU shares the host's memory, all that it takes leaves less for the KV.
+// All that an integrated GPU takes leaves less for the KV.
 static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
                                    const MemoryPlan& plan) {
   const ContextOptions& o = r.options;
@@ -358,8 +358,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
                   format("the experts of %d layers take %s of host memory, but %s has %s",
                          plan.cpu_experts, size_text(plan.host_experts).c_str(),
                          r.host_owner.c_str(), size_text(r.host_memory).c_str()));
-  const uint64_t taken =
-      sum({plan.host_experts, plan.prompt_host, r.shares_memory ? plan.total : 0});
+  const uint64_t taken = sum({plan.host_experts, plan.prompt_host, r.integrated ? plan.total : 0});
   const uint64_t memory = r.host_memory > taken ? r.host_memory - taken : 0;
   if (kv <= memory) return {};
   const int64_t most = kv_shape(config, r).longest(memory / sessions);
@@ -368,9 +367,9 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
       format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s%s: %s",
              o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
              size_text(kv).c_str(), r.host_owner.c_str(), size_text(memory).c_str(),
-             r.shares_memory ? " left after the GPU's part"
-             : taken > 0     ? " left after experts and prompts"
-                             : "",
+             r.integrated ? " left after the GPU's weights and buffers"
+             : taken > 0  ? " left after experts and prompts"
+                          : "",
              // `n_ctx` 0 is the trained length.
              most > 0 ? format("at most %lld tokens fit", static_cast<long long>(most)).c_str()
                       : "no context fits"));

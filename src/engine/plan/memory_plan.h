@@ -72,7 +72,8 @@ struct MemoryPlan {
   int32_t n_ctx = 0, n_threads = 0, block_size = 0;
   const char *device = "", *isa = "";  // static strings: the values that AUTO became
   bool device_memory = false;          // memory is taken from the device
-  bool shares_memory = false;          // ... and is the host's own, so that total counts there too
+  // the GPU is integrated: total is a part of the host's memory, as the KV is
+  bool integrated = false;
   std::string device_note;   // cuda: the GPU's name; else why AUTO did not choose it, or empty
   bool no_driver = false;    // AUTO chose no GPU because no NVIDIA driver is installed, as on most
                              // machines without a GPU. device_note says so

@@ -20,14 +20,14 @@ static bool fits(const Model& model, const ContextOptions& options, MemoryPlan& 
 }
 
 // Three quarters of the host's memory are for the KV and its index (key codes, digests), which
-// grows with it and which `host_mem` does not count. A GPU has digests in its own memory. If it
-// shares the host's memory, its part is taken off first.
+// grows with it and which `host_mem` does not count. A GPU has digests in its own memory.
+// For an integrated GPU, the GPU's total is subtracted first.
 static uint64_t shared_host_mem(const MemoryPlan& one) {
   const double kv = static_cast<double>(one.host_kv);
   const double digests = one.device_memory ? 0 : static_cast<double>(one.digests);
   const double index = static_cast<double>(one.selector_state) + digests;
   const double share = kv > 0 ? kv / (kv + index) : 1;
-  const uint64_t gpu = one.shares_memory ? std::min(one.total, one.host_memory) : 0;
+  const uint64_t gpu = one.integrated ? std::min(one.total, one.host_memory) : 0;
   return std::max(static_cast<uint64_t>(0.75 * share * static_cast<double>(one.host_memory - gpu)),
                   one.host_kv);
 }

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <filesystem>
 
-#include "tests/backend/cuda/shared_memory.h"
+#include "tests/backend/cuda/integrated_gpu.h"
 #include "tests/engine/session_files.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/select/selectors_here.h"
@@ -52,9 +52,10 @@ cudaError_t __real_cudaHostAlloc(void** data, size_t bytes, unsigned flags);
 cudaError_t __wrap_cudaHostAlloc(void** data, size_t bytes, unsigned flags) {
   if (fails(Memory::PINNED)) return cudaErrorMemoryAllocation;
   if (pretence.no_gpu) {
-    *data = pretence.host_alloc == cudaSuccess ? std::malloc(bytes) : nullptr;
+    *data = pretence.host_alloc == cudaSuccess ? pretence.take_pinned(bytes) : nullptr;
     if (*data) std::memset(*data, 0xff, bytes);
-    return pretence.host_alloc;
+    return *data || pretence.host_alloc != cudaSuccess ? pretence.host_alloc.load()
+                                                       : cudaErrorMemoryAllocation;
   }
   return count(Memory::PINNED, __real_cudaHostAlloc(data, bytes, flags));
 }
@@ -66,7 +67,7 @@ cudaError_t __wrap_cudaFree(void* data) {
 }
 cudaError_t __real_cudaFreeHost(void* data);
 cudaError_t __wrap_cudaFreeHost(void* data) {
-  if (pretence.no_gpu) return std::free(data), cudaSuccess;
+  if (pretence.no_gpu) return cudaSuccess;
   if (data) --allocations[static_cast<size_t>(Memory::PINNED)].live;
   return __real_cudaFreeHost(data);
 }

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <climits>
 
-#include "tests/backend/cuda/shared_memory.h"
+#include "tests/backend/cuda/integrated_gpu.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -98,11 +98,11 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
   CHECK_THAT(p.error, Catch::Contains("but residency device needs pinned memory"));
 }
 
-TEST_CASE("cuda: a GPU that shares the host's memory needs no pinning of the system's memory",
-          "[cuda][pin][shared]") {
+TEST_CASE("cuda: an integrated GPU needs no memory that the system locks",
+          "[cuda][pin][integrated]") {
   if (skip()) return;
   const Allow none(0);
-  const SharesMemory shares;
+  const SeemsIntegrated gpu;
   Runtime r(cuda_options(SelectorKind::SHARE));
   riffle_session* s = r.session();
   CHECK(prefill(r, s, some_tokens(2000, 3)).status == RIFFLE_OK);

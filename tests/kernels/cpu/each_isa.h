@@ -10,7 +10,8 @@ namespace riffle::test {
 // A choice among the sets of this architecture. AMX has no selection kernels of its own.
 enum class Sets { All, AllButAmx };
 
-// run(const cpu::Kernels&); sets that the machine lacks are skipped aloud.
+// Calls run(const cpu::Kernels&) for each set. A set that the machine lacks is skipped with a
+// warning.
 template <class F>
 void for_isas(Sets sets, F run) {
   for (const cpu::Isa isa : arch_isas()) {

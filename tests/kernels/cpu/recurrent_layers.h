@@ -32,7 +32,8 @@ inline double worst(const Floats& found, const Doubles& want) {
   return most / largest;
 }
 
-// Returns the kernels of every instruction set that this CPU has.
+// Returns the kernels of every instruction set that this CPU has, except AMX, which has no
+// recurrent kernels of its own.
 inline std::vector<const Kernels*> usable() {
   std::vector<const Kernels*> out;
   for (const Isa isa : riffle::test::arch_isas())

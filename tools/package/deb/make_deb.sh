@@ -3,8 +3,8 @@
 # usage: [CROSS=TRIPLET] make_deb.sh STAGE VERSION SONAME FOLDER     (make deb)
 # STAGE is the DESTDIR of a make install with PREFIX=/usr; its files are moved. In this script's
 # folder, control has the fields, and changelog the version, which must be that of riffle.h.
-# CROSS is the other machine that riffle is built for; its packages' files are in
-# third_party/CROSS, with a database of dpkg (third_party/cross.sh).
+# CROSS is the triplet of another CPU architecture that riffle is built for. Its packages are in
+# third_party/TRIPLET, with a dpkg database (third_party/cross.sh).
 # DEB_COMPRESSION is the compression of the packages: xz (the default), or none, which is faster.
 set -eu
 usage="usage: make_deb.sh STAGE VERSION SONAME FOLDER"
@@ -32,12 +32,12 @@ system=""
 shlibdeps=""
 if [ -n "${CROSS:-}" ]; then
   architecture=$(dpkg-architecture -f -t"$CROSS" -qDEB_HOST_ARCH 2>/dev/null) ||
-    { echo "make deb: CROSS=$CROSS: expected an architecture of Debian, such as aarch64-linux-gnu" >&2; exit 1; }
+    { echo "make deb: CROSS=$CROSS: expected a GNU triplet that Debian has, such as aarch64-linux-gnu" >&2; exit 1; }
   [ -s "$here/../../../third_party/$CROSS/var/lib/dpkg/status" ] ||
-    { echo "make deb: found no third_party/$CROSS/var/lib/dpkg/status: run CROSS=$CROSS third_party/setup.sh install" >&2; exit 1; }
+    { echo "make deb: found no third_party/$CROSS/var/lib/dpkg/status, expected dpkg's database there: run CROSS=$CROSS third_party/setup.sh install" >&2; exit 1; }
   strip=$CROSS-strip
   system=$(cd "$here/../../../third_party/$CROSS" && pwd)
-  # dpkg-shlibdeps finds libraries by their whole paths, so the lists of files get that folder.
+  # dpkg-shlibdeps looks libraries up by their whole paths, so the lists of files get whole paths.
   cp -r "$system/var/lib/dpkg" "$work/dpkg"
   sed -i "s|^/|$system/|" "$work"/dpkg/info/*.list
   export DEB_HOST_ARCH=$architecture

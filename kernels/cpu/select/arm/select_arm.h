@@ -22,8 +22,8 @@ struct SelectArm : Neon {
     int32x4_t lo, hi;
   };
   static Whole no_whole() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
-  // x is taken as -18 at least, since e^-18 rounds to 0 units. So exp()'s care for small results
-  // is not needed.
+  // x is clamped to -18, since e^-18 rounds to 0 units. So results below 2^-126, which exp() sets
+  // to 0, do not occur.
   static Whole add_whole(Whole sum, Vec x) {
     x = max(set1(-18), x);
     const Vec n = round(x * set1(kExpPerLn2));
@@ -72,11 +72,13 @@ struct SelectArm : Neon {
 
   static constexpr int kScoreHeads = 4;
 
-  // Scores 8 tokens: sums[h] of head h, 256 times the upper digits' and the lower digits' products.
+  // Scores 8 tokens. For head h, sums[h] = 256 * (products of the upper digits) + (products of the
+  // lower digits).
   template <int H>
   static void score(const uint8_t* codes, int words, const int8_t* digits, int g,
                     int32x4_t (&sums)[H][2]) {
-    constexpr int kRun = D::most(15) / 2;  // words; two codes of each token in one
+    // Words until a 16-bit sum could overflow; each word adds two products to a sum.
+    constexpr int kRun = D::most(15) / 2;
     const uint8x16_t nibble = vdupq_n_u8(15);
     int32x4_t total[H][2][2];
 #pragma GCC unroll 4
@@ -144,13 +146,14 @@ struct SelectArm : Neon {
   }
 
   static constexpr int kInt2Heads = 4;
-  // Vectors of four tokens at a time, as many as the registers hold sums for.
+  // Number of vectors, of four tokens each, whose sums fit the registers.
   static constexpr int kVectors = sizeof(typename D::Sums) > sizeof(int32x4_t) ? 2 : 4;
 
   // Writes the products of a run's codes with the upper digits of H heads, [h][ld].
   template <int H>
   static void int2_dots(const Int2Run& run, const Int2Query& q, int32_t* dots, int64_t ld) {
-    constexpr int kRun = D::most(3) / 4;  // words; four codes of each token in one
+    // Words until a 16-bit sum could overflow; each word adds four products to a sum.
+    constexpr int kRun = D::most(3) / 4;
     const int words = int2_words(run.d);
     const int64_t groups = run.n_blocks * (run.block_size / kInt4Group);
     const uint8_t* next = run.next ? run.next->codes : nullptr;
@@ -207,9 +210,10 @@ struct SelectArm : Neon {
     }
   }
 
-  // Writes the products of 16 blocks' means with the values of H heads, each sum rounded to float
-  // once. Bytes of means are 128 above their values: their sums are whole numbers, and those of
-  // bytes 128 below differ by 128 times the query's total.
+  // Writes the products of 16 blocks' means, as they are stored, with the values of H heads. Means
+  // are stored plus 128. SDOT takes signed bytes, so 128 is subtracted before the product, and 128
+  // times the query's total is added after it. The sums are whole numbers, each rounded to float
+  // once.
   template <int H>
   static void int2_means(const uint8_t* means, int quads, const Int2Query& q, float* out) {
     for (int four_blocks = 0; four_blocks < 4; four_blocks++) {

@@ -1,4 +1,4 @@
-// Selection kernels for NEON with dot products of bytes.
+// Selection kernels for NEON with dot product (FEAT_DotProd).
 #include "kernels/cpu/select/arm/select_arm.h"
 
 namespace riffle::cpu {

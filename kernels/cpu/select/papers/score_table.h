@@ -44,7 +44,8 @@ struct ScoreTableKernels {
   int64_t (*positions)(const uint64_t* bits, int64_t words, int32_t* out);
 };
 
-// Returns the kernels of a set: AVX-512 has its own.
+// Returns the kernels for an instruction set: AVX-512's for AVX-512 and AMX, scalar ones for all
+// others.
 const ScoreTableKernels* score_table_kernels(Isa isa);
 
 extern const ScoreTableKernels kScoreTableScalar, kScoreTableAvx512;

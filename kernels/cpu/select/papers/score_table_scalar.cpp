@@ -1,5 +1,5 @@
-// Score tables in plain C++, and the choice among the instruction sets (AVX2 has no compressing
-// stores: it uses these).
+// Score tables in plain C++, and the choice among the instruction sets. AVX2 and NEON have no
+// compressing stores, so they use these kernels.
 #include <bit>
 
 #include "kernels/cpu/select/papers/score_table.h"

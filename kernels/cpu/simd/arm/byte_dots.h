@@ -1,12 +1,16 @@
-// Sums of products of signed bytes, with NEON alone (Widening) and with its dot products (SDOT,
-// Dotting). Both have the same members:
+// Sums of products of signed bytes. Widening uses NEON alone, Dotting uses dot product
+// (FEAT_DotProd). Both have these members:
 //
-//   dot(t, a, b)      t + the products of 16 bytes, in lanes in any way; one of a and b is never
-//                     -128
-//   dot4<n>(t, a, b)  each lane of t + the products of its own 4 bytes of a with word n of b
-//   Sums, no_sums, add<n>(sums, a, b), carry(t, sums)
-//                     dot4 in two steps: `most(largest)` products of 4 bytes fit the sums, for
-//                     bytes a of at most `largest`; carry adds them to t
+//   dot(t, a, b)      Adds the 16 products of bytes of a and b to the lanes of t. Only the sum of
+//                     all lanes is defined. Requires: a or b has no byte -128.
+//   dot4<n>(t, a, b)  Adds to each lane of t the products of the lane's 4 bytes of a with the 4
+//                     bytes of word n of b.
+//   Sums              The sums of dot4 before they are added to t, in 16 bits in Widening.
+//   no_sums()         Returns sums of 0.
+//   add<n>(s, a, b)   Returns s plus the products of dot4<n>.
+//   carry(t, s)       Returns t plus the sums s.
+//   most(largest)     Returns how often add may be called before the sums could overflow. Requires:
+//                     no byte of a exceeds `largest` in magnitude.
 #pragma once
 #include <arm_neon.h>
 
@@ -20,7 +24,7 @@ struct Widening {
   static int8x16_t word(int8x16_t b) {
     return vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(b), n));
   }
-  // Two products of a byte and one above -128 fit 16 bits.
+  // The sum of two products fits 16 bits, since a factor of each is above -128.
   static int32x4_t dot(int32x4_t t, int8x16_t a, int8x16_t b) {
     const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
     return vpadalq_s16(t, vmlal_high_s8(low, a, b));

@@ -107,7 +107,7 @@ struct Neon {
   static Vec blend(uint32x4_t lo, uint32x4_t hi, Vec x, Vec y) {
     return {vbslq_f32(lo, x.lo, y.lo), vbslq_f32(hi, x.hi, y.hi)};
   }
-  // FMAX would return a NaN whichever operand it is.
+  // FMAX returns NaN if either operand is NaN; max must return b.
   static Vec max(Vec a, Vec b) { return blend(vcgtq_f32(a.lo, b.lo), vcgtq_f32(a.hi, b.hi), a, b); }
   static Vec round(Vec x) { return {vrndnq_f32(x.lo), vrndnq_f32(x.hi)}; }
   static float32x4_t ldexp4(float32x4_t x, float32x4_t n) {  // two steps, for a subnormal result

@@ -1,6 +1,6 @@
-// A GPU that shares the host's memory: there is no pool, steps read each block in place and give
-// the bits that a pool gives, and the memory plan counts that memory once.
-#include "tests/backend/cuda/shared_memory.h"
+// An integrated GPU: there is no pool, steps read each block in place, and the results have the
+// bits that they have with a pool. The memory plan counts the GPU's memory and the KV together.
+#include "tests/backend/cuda/integrated_gpu.h"
 
 #include "backend/cuda/pinned_slabs.h"
 #include "engine/plan/auto_selector.h"
@@ -18,7 +18,7 @@ using namespace riffle::test;
 extern "C" {
 cudaError_t __real_cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t __wrap_cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (pretence.shares && attribute == cudaDevAttrIntegrated) return *value = 1, cudaSuccess;
+  if (pretence.integrated && attribute == cudaDevAttrIntegrated) return *value = 1, cudaSuccess;
   if (pretence.no_gpu && attribute == cudaDevAttrConcurrentManagedAccess)
     return *value = pretence.concurrent, cudaSuccess;
   return __real_cudaDeviceGetAttribute(value, attribute, device);
@@ -46,7 +46,7 @@ std::optional<cuda::DeviceInfo> wrap_find_device(std::string& why) {
 
 namespace {
 
-// Compares a run with the pool of a GPU that has memory of its own with a run in place.
+// Compares a run on a discrete GPU, with a pool, with a run that reads blocks in place.
 template <class ModelSource>
 void check_in_place(const ContextOptions& o, const ModelSource& model) {
   const auto prompt = ids(0, 400), steps = ids(400, 440);
@@ -56,7 +56,7 @@ void check_in_place(const ContextOptions& o, const ModelSource& model) {
     want = run(pooled, pooled.session(), prompt, steps);
     CHECK(pooled.stats().pool_slots > 0);
   }
-  const SharesMemory shares;
+  const SeemsIntegrated gpu;
   Runtime r(o, model);
   riffle_session* s = r.session();
   auto got = run(r, s, prompt, {steps[0]});  // the first step may load the newest blocks
@@ -72,14 +72,14 @@ void check_in_place(const ContextOptions& o, const ModelSource& model) {
   CHECK(stats.loaded_bytes == loaded);
 }
 
-// The options as resolve_options leaves them on the pretended GPU.
+// The options as resolve_options leaves them on the fake GPU.
 ResolvedOptions resolved(const Model& model, bool has_pool) {
   ContextOptions o = options();
   o.n_ctx = 4096;
   ResolvedOptions r = resolve_options(model.config, o);
   r.options.device = DeviceKind::CUDA;
   r.options.prefill_chunk = 512;
-  r.device_memory = r.shares_memory = true;
+  r.device_memory = r.integrated = true;
   r.has_pool = has_pool;
   r.host_memory = uint64_t(8) << 30;
   return r;
@@ -93,7 +93,8 @@ MemoryPlan planned(const Model& model, ResolvedOptions r) {
 
 }  // namespace
 
-TEST_CASE("cuda: shared memory: blocks read in place give the bits of a pool", "[cuda][shared]") {
+TEST_CASE("cuda: integrated GPU: blocks read in place give the bits of a pool",
+          "[cuda][integrated]") {
   if (skip()) return;
   for (const SelectorKind selector :
        here({SelectorKind::DENSE, SelectorKind::SHARE, SelectorKind::AUTO, SelectorKind::PSA,
@@ -105,7 +106,8 @@ TEST_CASE("cuda: shared memory: blocks read in place give the bits of a pool", "
 }
 
 // Heads of several sizes and in parts, windows, recurrent layers, experts.
-TEST_CASE("cuda: shared memory: every family reads blocks in place", "[cuda][shared][families]") {
+TEST_CASE("cuda: integrated GPU: every family reads blocks in place",
+          "[cuda][integrated][families]") {
   if (skip()) return;
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
@@ -118,7 +120,7 @@ TEST_CASE("cuda: shared memory: every family reads blocks in place", "[cuda][sha
   }
 }
 
-TEST_CASE("cuda: shared memory: forks and batches read blocks in place", "[cuda][shared]") {
+TEST_CASE("cuda: integrated GPU: forks and batches read blocks in place", "[cuda][integrated]") {
   if (skip()) return;
   const auto prompt = ids(0, 300), steps = ids(300, 340);
   const auto play = [&] {
@@ -137,13 +139,13 @@ TEST_CASE("cuda: shared memory: forks and batches read blocks in place", "[cuda]
     return out;
   };
   const auto want = play();
-  const SharesMemory shares;
+  const SeemsIntegrated gpu;
   CHECK(same_bits(play(), want));
 }
 
-TEST_CASE("cuda: shared memory: a pool is there if slots are given", "[cuda][shared]") {
+TEST_CASE("cuda: integrated GPU: a pool is there if slots are given", "[cuda][integrated]") {
   if (skip()) return;
-  const SharesMemory shares;
+  const SeemsIntegrated gpu;
   ContextOptions o = on(DeviceKind::CUDA, SelectorKind::SHARE);
   o.slots = 20;
   Runtime r(o, uneven_model);
@@ -152,14 +154,14 @@ TEST_CASE("cuda: shared memory: a pool is there if slots are given", "[cuda][sha
   CHECK(r.stats().pool_lookups > 0);
 }
 
-TEST_CASE("cuda: shared memory: the planned memory is enough", "[cuda][shared]") {
+TEST_CASE("cuda: integrated GPU: the planned memory is enough", "[cuda][integrated]") {
   if (skip()) return;
-  const SharesMemory shares;
+  const SeemsIntegrated gpu;
   check_planned_memory(on(DeviceKind::CUDA, SelectorKind::SHARE), shipped_model(),
                        [](const MemoryPlan& plan) { CHECK(plan.slots == 0); });
 }
 
-TEST_CASE("a GPU that shares memory has a pool only if the options ask for it", "[shared]") {
+TEST_CASE("an integrated GPU has a pool only if the options ask for it", "[integrated]") {
   ContextOptions o = options();
   CHECK_FALSE(asks_for_pool(o));
   o.residency = ResidencyKind::DEVICE;
@@ -175,24 +177,26 @@ TEST_CASE("a GPU that shares memory has a pool only if the options ask for it", 
   CHECK(asks_for_pool(o));
 }
 
-TEST_CASE("a GPU that shares memory has the driver allocate slabs", "[shared]") {
+TEST_CASE("for an integrated GPU the driver allocates slabs", "[integrated]") {
   cuda::DeviceInfo device;
   CHECK(cuda::pinning_of(device, true) == cuda::Pinning::LOCK);
   CHECK(cuda::pinning_of(device, false) == cuda::Pinning::REFUSE);
-  device.shares_memory = true;
+  device.integrated = true;
   CHECK(cuda::pinning_of(device, true) == cuda::Pinning::ALLOCATE);
   CHECK(cuda::pinning_of(device, false) == cuda::Pinning::REFUSE);
 }
 
-TEST_CASE("free memory that a GPU shares includes pages that the system would drop", "[shared]") {
-  CHECK(cuda::shared_free(3, 8, 5) == 5);
-  CHECK(cuda::shared_free(6, 8, 5) == 6);
-  CHECK(cuda::shared_free(3, 8, 9) == 8);
-  CHECK(cuda::shared_free(3, 8, UINT64_MAX) == 3);
+TEST_CASE("an integrated GPU's free memory includes pages that the system would drop",
+          "[integrated]") {
+  CHECK(cuda::integrated_free(3, 8, 5) == 5);
+  CHECK(cuda::integrated_free(6, 8, 5) == 5);
+  CHECK(cuda::integrated_free(3, 8, 9) == 8);
+  CHECK(cuda::integrated_free(3, 8, UINT64_MAX) == 3);
 }
 
-TEST_CASE("slabs that the driver allocates are zeroed, pinned and no neighbours", "[shared]") {
-  const PretendedGpu gpu;
+TEST_CASE("slabs that the driver allocates are zeroed, pinned and apart from each other",
+          "[integrated]") {
+  const FakeGpu gpu;
   cuda::PinnedSlabs slabs(0, cuda::Pinning::ALLOCATE);
   const size_t bytes = 1 << 20;
   slabs.lock_ahead(bytes, 4);  // does nothing
@@ -219,9 +223,9 @@ TEST_CASE("slabs that the driver allocates are zeroed, pinned and no neighbours"
   CHECK(slabs.taken_bytes() == 0);
 }
 
-TEST_CASE("where pinning is refused, managed memory is taken if the CPU may always use it",
-          "[shared]") {
-  const PretendedGpu gpu;
+TEST_CASE("if pinning is refused, slabs are managed memory that the CPU may always use",
+          "[integrated]") {
+  const FakeGpu gpu;
   for (const cudaError_t refusal : {cudaErrorNotSupported, cudaErrorMemoryAllocation}) {
     INFO(cudaGetErrorName(refusal));
     pretence.host_alloc = refusal;
@@ -248,8 +252,8 @@ TEST_CASE("where pinning is refused, managed memory is taken if the CPU may alwa
   }
 }
 
-TEST_CASE("the plan of a GPU that shares memory has no pool", "[shared][plan]") {
-  const PretendedGpu gpu;
+TEST_CASE("the plan of an integrated GPU has no pool", "[integrated][plan]") {
+  const FakeGpu gpu;
   const auto model = load_model(shipped_model(), {});
   const MemoryPlan in_place = planned(*model, resolved(*model, false)),
                    pooled = planned(*model, resolved(*model, true));
@@ -268,8 +272,8 @@ TEST_CASE("the plan of a GPU that shares memory has no pool", "[shared][plan]") 
   CHECK_THROWS_WITH(planned(*model, least), Catch::Contains("context need at least"));
 }
 
-TEST_CASE("the plan counts a GPU's part and KV in the memory that both share", "[shared][plan]") {
-  const PretendedGpu gpu;
+TEST_CASE("the plan counts an integrated GPU's part and the KV together", "[integrated][plan]") {
+  const FakeGpu gpu;
   const auto model = load_model(shipped_model(), {});
   for (const bool has_pool : {false, true}) {
     ResolvedOptions r = resolved(*model, has_pool);
@@ -278,16 +282,17 @@ TEST_CASE("the plan counts a GPU's part and KV in the memory that both share", "
     CHECK(planned(*model, r).host_kv == plan.host_kv);
     CHECK(!planned(*model, r).context_note.empty());  // above 7/8 of the memory
     --r.host_memory;
-    CHECK_THROWS_WITH(planned(*model, r), Catch::Contains("left after the GPU's part"));
-    r.shares_memory = false;
+    CHECK_THROWS_WITH(planned(*model, r),
+                      Catch::Contains("left after the GPU's weights and buffers"));
+    r.integrated = false;
     r.host_memory = plan.host_kv;
     CHECK(planned(*model, r).host_kv == plan.host_kv);
   }
 }
 
-TEST_CASE("selector auto reads as much whole in place as from a pool that holds all",
-          "[shared][auto]") {
-  const PretendedGpu gpu;
+TEST_CASE("in place, selector auto reads as many tokens whole as with a pool for all blocks",
+          "[integrated][auto]") {
+  const FakeGpu gpu;
   const auto model = load_model(shipped_model(), {});
   const ResolvedOptions r = resolved(*model, false);
   CHECK(everything_below(model->config, r) == dense_is_better_below(model->config, r));
