@@ -51,7 +51,7 @@ int quota_of(const ControlGroup& group) {
 }
 
 struct Core {
-  uint64_t capacity;  // of 1024; 0: not stated
+  uint64_t capacity;  // as Linux states it, at most 1024; 0: not stated
   std::vector<int> processors;
 };
 
