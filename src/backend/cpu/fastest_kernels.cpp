@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRounds = 6, kRoundsOfAll = 3;  // the first one warms up
 constexpr double kTooSlow = 1.5;  // then a table that needs this many times the best time is out
-constexpr double kEnough = 0.9;  // fraction of the preferred table's time
+constexpr double kEnough = 0.9;   // fraction of the preferred table's time
 
 constexpr int64_t kWeightBytes = int64_t(64) << 10, kCols = 1024;
 constexpr int kHeadDim = 128, kGroup = 4, kBlockSize = 16, kBlocks = 16;
@@ -201,7 +201,8 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
     std::vector<double> best(tables.size(), __builtin_inf());
     for (int round = 0; round < kRounds; ++round)
       for (size_t t = 0; t < tables.size(); ++t) {
-        if (round >= kRoundsOfAll && best[t] > kTooSlow * *std::min_element(best.begin(), best.end()))
+        if (round >= kRoundsOfAll &&
+            best[t] > kTooSlow * *std::min_element(best.begin(), best.end()))
           continue;
         const double seconds = seconds_of([&] { family.test(*tables[t]); });
         if (round > 0) best[t] = std::min(best[t], seconds);
