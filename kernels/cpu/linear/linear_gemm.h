@@ -31,9 +31,9 @@ struct Gemm {
     return static_cast<size_t>(kTogether * Panel::bytes(k) + Micro::kScratch);
   }
 
-  // Columns are cut first: a part of the activations that fits the L2 cache is multiplied by all rows
-  // of W before the next part. Products wait for arithmetic, so the weights of the next panels are
-  // prefetched meanwhile, some rows before each tile.
+  // Columns are cut first: a part of the activations that fits the L2 cache is multiplied by all
+  // rows of W before the next part. Products wait for arithmetic, so the weights of the next panels
+  // are prefetched meanwhile, some rows before each tile.
   template <WType T>
   static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
                   int64_t m, float* c, int64_t ldc, uint8_t* panels) {
