@@ -99,7 +99,7 @@ template <class S, int NV>
 struct PanelF32 {
   using Vec = typename S::Vec;
   static constexpr int L = S::kLanes, kCols = NV * L, kTogether = 1;
-  static constexpr int64_t kDepth = 1024;  // so that panels stay small
+  static constexpr int64_t kDepth = 512;  // 32 KB of an AVX2 panel, which fit the L1 cache
   static constexpr bool takes(WType) { return true; }
   static int64_t bytes(int64_t k) { return least(round_up(k, L), kDepth) * kCols * 4; }
 

@@ -50,7 +50,7 @@ struct alignas(64) Step {
   // in_integers: only the first one, for all groups; the integer factors of each 32, twice.
   float scale[kCount];
   alignas(32) int16_t part[in_integers(T) ? 2 * kCount : 1];
-  float sum[kSums];  // has_sums: of each group, times the codes' offset, if any
+  alignas(32) float sum[kSums];  // has_sums: of each group, times the codes' offset, if any
   int32_t deep;      // nonzero: second bytes count
 };
 
