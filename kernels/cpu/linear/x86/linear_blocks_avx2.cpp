@@ -51,7 +51,7 @@ struct alignas(64) Step {
   float scale[kCount];
   alignas(32) int16_t part[in_integers(T) ? 2 * kCount : 1];
   alignas(32) float sum[kSums];  // has_sums: of each group, times the codes' offset, if any
-  int32_t deep;      // nonzero: second bytes count
+  int32_t deep;                  // nonzero: second bytes count
 };
 
 // A block with groups of 16: its scale; the integer scales of the first groups of each 32 columns,
