@@ -331,7 +331,7 @@ struct Row {
     }
     for (const uint8_t* end = p + cols / n * bytes; p != end; p += bytes) {
       for (int64_t line = 0; line < bytes; line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T1);
       either_step(p, x, acc, low);
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) ++x[i];
