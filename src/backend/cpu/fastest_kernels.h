@@ -18,8 +18,8 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables);
 // Returns the tables that fastest_kernels chooses from, the preferred one first.
 const std::vector<const cpu::Kernels*>& kernel_choices();
 
-// Returns the fastest of the instruction sets that this CPU offers. Measures once, in about two
-// milliseconds, so that all contexts of a process compute the same bits.
+// Returns the fastest of the instruction sets that this CPU offers. Measures once, in two to
+// eight milliseconds, so that all contexts of a process compute the same bits.
 const cpu::Kernels& fastest_kernels();
 
 }  // namespace riffle
