@@ -51,8 +51,9 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
     for (int u = 0; u < 4; ++u) acc[i][u] = S::set1(0);
   int64_t j = 0;
   for (; j + 4 * L <= cols; j += 4 * L) {
-    __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 8192);
-    if (T == WType::F32 || L == 16) __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 8256);
+    __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 8192, 0, 2);
+    if (T == WType::F32 || L == 16)
+      __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 8256, 0, 2);
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
       const typename S::Vec w = weights<S, T>(row, j + u * L);
@@ -99,7 +100,7 @@ template <class S, int NV>
 struct PanelF32 {
   using Vec = typename S::Vec;
   static constexpr int L = S::kLanes, kCols = NV * L, kTogether = 1;
-  static constexpr int64_t kDepth = 1024;  // so that panels stay small
+  static constexpr int64_t kDepth = 512;  // 32 KB of an AVX2 panel, which fit the L1 cache
   static constexpr bool takes(WType) { return true; }
   static int64_t bytes(int64_t k) { return least(round_up(k, L), kDepth) * kCols * 4; }
 

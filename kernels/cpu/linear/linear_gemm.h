@@ -31,28 +31,48 @@ struct Gemm {
     return static_cast<size_t>(kTogether * Panel::bytes(k) + Micro::kScratch);
   }
 
+  // Columns are cut first: a part of the activations that fits the L2 cache is multiplied by all
+  // rows of W before the next part. Products wait for arithmetic, so the weights of the next panels
+  // are prefetched meanwhile, some rows before each tile.
   template <WType T>
   static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
                   int64_t m, float* c, int64_t ldc, uint8_t* panels) {
+    constexpr int64_t kStep = kTogether * kCols;  // rows of W in the panels
     const int64_t row_bytes = bytes_of_row(T, k), panel_bytes = Panel::bytes(k);
+    const int64_t tiles = (m + kRows - 1) / kRows;
     const Micro micro(packed, m, k, panels + kTogether * panel_bytes);
-    for (int64_t first = r0; first < r1; first += kTogether * kCols) {
-      const int64_t last = least(first + kTogether * kCols, r1);
-      for (int64_t k0 = 0; k0 < k; k0 += Panel::kDepth) {
-        const int64_t k1 = least(k0 + Panel::kDepth, k);
+    for (int64_t k0 = 0; k0 < k; k0 += Panel::kDepth) {
+      const int64_t k1 = least(k0 + Panel::kDepth, k);
+      for (int64_t first = r0; first < r1; first += kStep) {
+        const int64_t last = least(first + kStep, r1);
         uint8_t* panel = panels;
         for (int64_t r = first; r < last; r += kCols, panel += panel_bytes)
           Panel::template fill<T>(w + r * row_bytes, row_bytes,
                                   static_cast<int>(least(kCols, last - r)), k0, k1, panel);
+        const int64_t next_k = last < r1 ? k0 : k1, next = last < r1 ? last : r0;
+        const int64_t next_rows = next_k < k ? least(kStep, r1 - next) : 0;
+        const int64_t next_bytes = bytes_of_row(T, least(Panel::kDepth, k - next_k));
+        const uint8_t* const next_w = w + next * row_bytes + bytes_of_row(T, next_k);
+        const int64_t pieces = tiles * ((last - first + kCols - 1) / kCols);
+        int64_t piece = 0;
         for (int64_t i = 0; i < m; i += kRows) {
           panel = panels;
-          for (int64_t r = first; r < last; r += kCols, panel += panel_bytes)
+          for (int64_t r = first; r < last; r += kCols, panel += panel_bytes, ++piece) {
+            const int64_t end = next_rows * (piece + 1) / pieces;
+            for (int64_t of_next = next_rows * piece / pieces; of_next < end; ++of_next)
+              fetch(next_w + of_next * row_bytes, next_bytes);
             micro.template tile<T>(i, k0, k1, panel, c + i * ldc + r, ldc,
                                    static_cast<int>(least(kRows, m - i)),
                                    static_cast<int>(least(kCols, last - r)));
+          }
         }
       }
     }
+  }
+
+  // Prefetches into the L2 cache.
+  static void fetch(const uint8_t* p, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
   }
 
   static void run_any(WType type, const void* w, int64_t k, int64_t r0, int64_t r1,

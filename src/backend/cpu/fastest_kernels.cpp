@@ -12,8 +12,9 @@
 namespace riffle {
 namespace {
 
-constexpr int kRounds = 6;
-constexpr double kEnough = 0.9;  // fraction of the preferred table's time
+constexpr int kRounds = 6, kRoundsOfAll = 3;  // the first one warms up
+constexpr double kTooSlow = 1.5;  // then a table that needs this many times the best time is out
+constexpr double kEnough = 0.9;   // fraction of the preferred table's time
 
 constexpr int64_t kWeightBytes = int64_t(64) << 10, kCols = 1024;
 constexpr int kHeadDim = 128, kGroup = 4, kBlockSize = 16, kBlocks = 16;
@@ -29,17 +30,23 @@ double seconds_of(const std::function<void()>& test) {
 // products are normal numbers.
 constexpr int kByte = 0x3c;
 constexpr int64_t kBlockBytes = 2 * kBlockSize * cpu::kv_row_bytes(kKv, kHeadDim);
-constexpr int64_t kPromptRows = 32, kPromptCols = 256;
+// In products of fewer rows of a prompt, unpacking the weights would weigh more than in real ones.
+constexpr int64_t kPromptRows = 128, kPromptCols = 256;
 int prompt_tokens(const cpu::AttentionKernels& a) {
   return std::min(a.prefill_tile(kGroup, kHeadDim), 16);
 }
+// Returns the rows of W in a test of prompts: whole tiles.
+int64_t weights_of_prompt(const cpu::GemmKernels& gemm) {
+  return std::max(64 / gemm.col_tile, 1) * int64_t(gemm.col_tile);
+}
 struct Data {
-  Buffer in{64 << 10}, kv{kBlocks * kBlockBytes}, out{64 << 10};
-  Buffer weights, acts, packed, scratch;  // the largest that any table needs
+  Buffer in{kPromptRows * kPromptCols * 4}, kv{kBlocks * kBlockBytes};
+  Buffer weights, acts, packed, scratch, out;  // the largest that any table needs
   std::vector<const void*> blocks;
 
   explicit Data(std::span<const cpu::Kernels* const> tables) {
-    size_t most_weights = kWeightBytes, most_acts = 64 << 10, most_packed = 0, most_scratch = 0;
+    size_t most_weights = kWeightBytes, most_acts = 64 << 10, most_packed = 0, most_scratch = 0,
+           most_out = 64 << 10;
     for (const cpu::Kernels* k : tables) {
       most_scratch =
           std::max(most_scratch, k->attention.prefill_scratch_bytes(prompt_tokens(k->attention),
@@ -48,14 +55,16 @@ struct Data {
         for (const cpu::GemvKernels* gemv : {&k->linear.gemv[type], &k->linear.f32_gemv[type]})
           most_acts = std::max(most_acts, gemv->act_bytes(static_cast<cpu::WType>(type), kCols));
         for (const cpu::GemmKernels* gemm : {&k->linear.gemm[type], &k->linear.f32_gemm[type]}) {
-          most_weights = std::max(most_weights, size_t(gemm->col_tile) * kPromptCols * 4);
+          const size_t rows = weights_of_prompt(*gemm);
+          most_weights = std::max(most_weights, rows * kPromptCols * 4);
+          most_out = std::max(most_out, rows * kPromptRows * 4);
           most_packed = std::max(most_packed, gemm->pack_bytes(kPromptRows, kPromptCols));
           most_scratch = std::max(most_scratch, gemm->scratch_bytes(kPromptCols));
         }
       }
     }
     weights.reserve(most_weights), acts.reserve(most_acts), packed.reserve(most_packed),
-        scratch.reserve(most_scratch);
+        scratch.reserve(most_scratch), out.reserve(most_out);
     for (const Buffer* b : {&weights, &in, &kv, &acts, &packed, &scratch, &out})
       std::memset(b->data(), kByte, b->size());
     for (int b = 0; b < kBlocks; ++b) blocks.push_back(kv.as<char>() + b * kBlockBytes);
@@ -84,21 +93,31 @@ Family gemv_family(Gemvs gemvs, cpu::WType type, const Data& d) {
           }};
 }
 
-// Returns the family of types that are quantised like this one: their products differ only in the
-// way weights are read.
+// Returns the type that is timed for the prompts of this type. Weights of F32, F16 and BF16 differ
+// in what a table's products do with them. Quantised weights differ by the sizes of their codes and
+// groups (linear_int8.h, linear_int16.h), but with f32 KV only in the way they are read.
+cpu::WType timed_as(cpu::WType type, bool f32_kv) {
+  const DTypeInfo& info = dtype_info(type);
+  if (!info.is_quantised()) return type;
+  if (f32_kv) return cpu::WType::Q4_0;
+  if (info.codes == Codes::Bytes || info.table == CodeTable::Iq4) return cpu::WType::Q8_0;
+  return info.groups() == 16 ? cpu::WType::Q2_K : cpu::WType::Q4_0;
+}
+
 using Gemms = cpu::GemmKernels (cpu::LinearKernels::*)[kNumDTypes];
 Family gemm_family(Gemms gemms, cpu::WType type, const Data& d) {
+  const bool f32_kv = gemms == &cpu::LinearKernels::f32_gemm;
   return {[gemms, type, &d](const cpu::Kernels& k) {
             constexpr int64_t kRows = kPromptRows, kDepth = kPromptCols;
             const cpu::GemmKernels& gemm = (k.linear.*gemms)[static_cast<int>(type)];
-            const int64_t weights = std::max(64 / gemm.col_tile, 1) * int64_t(gemm.col_tile);
+            const int64_t weights = weights_of_prompt(gemm);
             gemm.pack(d.in.as<float>(), kDepth, kRows, kDepth, 0, kRows, d.packed.data());
             gemm.run(type, d.weights.data(), kDepth, 0, weights, d.packed.data(), kRows,
                      d.out.as<float>(), weights, d.scratch.data());
           },
-          [gemms, type](cpu::Kernels& to, const cpu::Kernels& from) {
+          [gemms, type, f32_kv](cpu::Kernels& to, const cpu::Kernels& from) {
             for (int other = 0; other < kNumDTypes; ++other)
-              if (is_quantised(static_cast<cpu::WType>(other)) == is_quantised(type))
+              if (timed_as(static_cast<cpu::WType>(other), f32_kv) == type)
                 (to.linear.*gemms)[other] = (from.linear.*gemms)[other];
           }};
 }
@@ -167,8 +186,11 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
   std::vector<Family> families = {step_attention_family(data), prompt_attention_family(data),
                                   int4_family(data)};
   for (const Gemms gemms : {&cpu::LinearKernels::gemm, &cpu::LinearKernels::f32_gemm})
-    for (const cpu::WType type : {cpu::WType::F32, cpu::WType::Q4_0})
-      families.push_back(gemm_family(gemms, type, data));
+    for (int i = 0; i < kNumDTypes; ++i) {
+      const auto type = static_cast<cpu::WType>(i);
+      if (timed_as(type, gemms == &cpu::LinearKernels::f32_gemm) == type)
+        families.push_back(gemm_family(gemms, type, data));
+    }
   for (const Gemvs gemvs : {&cpu::LinearKernels::gemv, &cpu::LinearKernels::f32_gemv})
     for (int type = 0; type < kNumDTypes; ++type)
       families.push_back(gemv_family(gemvs, static_cast<cpu::WType>(type), data));
@@ -180,8 +202,11 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
     std::vector<double> best(tables.size(), __builtin_inf());
     for (int round = 0; round < kRounds; ++round)
       for (size_t t = 0; t < tables.size(); ++t) {
+        if (round >= kRoundsOfAll &&
+            best[t] > kTooSlow * *std::min_element(best.begin(), best.end()))
+          continue;
         const double seconds = seconds_of([&] { family.test(*tables[t]); });
-        if (round > 0) best[t] = std::min(best[t], seconds);  // the first one warms up
+        if (round > 0) best[t] = std::min(best[t], seconds);
       }
     size_t chosen = 0;
     for (size_t t = 1; t < tables.size(); ++t)

@@ -99,10 +99,9 @@ struct Fixed16 {
   int sum[2];
   bool deep;  // the largest is above `large`
 };
-inline Fixed16 fixed16(const float* x, float large) {
-  const Group32 g = group32(x);
+inline Fixed16 fixed16(const Group32& g, bool deep) {
   Fixed16 f;
-  f.deep = g.top > large;
+  f.deep = deep;
   const Rounded32 r = rounded32(g, f.deep ? kFixedMax : 127);
   f.scale = f.deep ? r.scale : r.scale * (1 / 256.0f);
   for (int h = 0; h < 2; ++h) {
@@ -115,6 +114,10 @@ inline Fixed16 fixed16(const float* x, float large) {
     f.sum[h] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
   }
   return f;
+}
+inline Fixed16 fixed16(const float* x, float large) {
+  const Group32 g = group32(x);
+  return fixed16(g, g.top > large);
 }
 
 // Returns the distance, in bytes, at which a group of rows is prefetched: whole groups, at least 6

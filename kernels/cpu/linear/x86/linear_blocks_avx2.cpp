@@ -35,14 +35,23 @@ constexpr bool has_sums(WType type) {
   return has_min(type) || (code_offset(type) != 0 && !has_signs(type));
 }
 
+// Types with small codes and integer scales, -32 to 31: the scales of a step's activations become
+// integers too, times one float, so that a step is summed in integers. A product of two scales fits
+// 16 bits. A lane of the sum has 8 * 4 products of codes up to 7 and bytes up to 128, times that:
+// less than 2^30.
+constexpr bool in_integers(WType type) { return fits_scale(type); }
+constexpr float kMostPart = 1023;
+
 // Encoded activations of a step, with zeros beyond the last column.
 template <WType T>
 struct alignas(64) Step {
   static constexpr int kCount = step_cols(T) / 32, kSums = step_cols(T) / group_values(T);
   int8_t first[kCount][32], second[kCount][32];  // values: (first * 256 + second) * scale
+  // in_integers: only the first one, for all groups; the integer factors of each 32, twice.
   float scale[kCount];
-  float sum[kSums];  // has_sums: of each group, times the codes' offset, if any
-  int32_t deep;      // nonzero: second bytes count
+  alignas(32) int16_t part[in_integers(T) ? 2 * kCount : 1];
+  alignas(32) float sum[kSums];  // has_sums: of each group, times the codes' offset, if any
+  int32_t deep;                  // nonzero: second bytes count
 };
 
 // A block with groups of 16: its scale; the integer scales of the first groups of each 32 columns,
@@ -142,7 +151,10 @@ struct Row {
       const Sixteen of = sixteen<T>(b);
       *integer = of.scale;
       for (int i = 0; i < N; ++i) {
-        _mm256_store_ps(each[i], _mm256_mul_ps(_mm256_set1_ps(of.d), _mm256_load_ps(x[i]->scale)));
+        if constexpr (in_integers(T)) each[i][0] = of.d * 256 * x[i]->scale[0];
+        else
+          _mm256_store_ps(each[i],
+                          _mm256_mul_ps(_mm256_set1_ps(of.d), _mm256_load_ps(x[i]->scale)));
         for (int h = 0; h < 2; ++h)
           low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(x[i]->sum + 8 * h), low[i]);
       }
@@ -252,6 +264,40 @@ struct Row {
     }
   }
 
+  // Does the same for types whose blocks are summed in integers.
+  template <bool kDeep>
+  static inline __attribute__((always_inline)) void step_in_integers(const uint8_t* b,
+                                                                     const Act* const (&x)[N],
+                                                                     __m256 (&acc)[N][kChains],
+                                                                     __m256 (&low)[N]) {
+    float each[N][8];
+    __m256i integer, factor[N], sum[N], rest[N];
+    scale_step(b, x, each, low, &integer);
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      factor[i] = _mm256_mullo_epi16(
+          integer, _mm256_load_si256(reinterpret_cast<const __m256i*>(x[i]->part)));
+      sum[i] = rest[i] = _mm256_setzero_si256();
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < Act::kCount; ++k) {
+      const __m256i codes = codes32<T>(b, k);
+      const __m256i pick = _mm256_set1_epi16(static_cast<short>(0x0100 + 0x0202 * k));
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) {
+        const __m256i of = _mm256_shuffle_epi8(factor[i], pick);
+        sum[i] = _mm256_add_epi32(sum[i], dot(codes, codes, x[i]->first[k], of));
+        if (kDeep) rest[i] = _mm256_add_epi32(rest[i], dot(codes, codes, x[i]->second[k], of));
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      __m256 all = _mm256_cvtepi32_ps(sum[i]);
+      if (kDeep) all = _mm256_fmadd_ps(_mm256_cvtepi32_ps(rest[i]), _mm256_set1_ps(0x1p-8f), all);
+      acc[i][0] = _mm256_fmadd_ps(all, _mm256_set1_ps(each[i][0]), acc[i][0]);
+    }
+  }
+
   static inline __attribute__((always_inline)) void either_step(const uint8_t* b,
                                                                 const Act* const (&x)[N],
                                                                 __m256 (&acc)[N][kChains],
@@ -261,6 +307,9 @@ struct Row {
     if constexpr (in_pairs(T)) {
       if (deep) step_in_pairs<true>(b, x, acc, low);
       else step_in_pairs<false>(b, x, acc, low);
+    } else if constexpr (in_integers(T)) {
+      if (deep) step_in_integers<true>(b, x, acc, low);
+      else step_in_integers<false>(b, x, acc, low);
     } else {
       if (deep) step<true>(b, x, acc, low);
       else step<false>(b, x, acc, low);
@@ -282,7 +331,7 @@ struct Row {
     }
     for (const uint8_t* end = p + cols / n * bytes; p != end; p += bytes) {
       for (int64_t line = 0; line < bytes; line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T1);
       either_step(p, x, acc, low);
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) ++x[i];
@@ -306,15 +355,52 @@ struct Row {
   }
 };
 
+// Returns the unit of the scales of a step's activations: the largest scale is kMostPart units.
+template <WType T>
+inline float unit_of(const float* x) {
+  float most = 0;
+  for (int k = 0; k < Step<T>::kCount; ++k) {
+    const Group32 g = group32(x + 32 * k);
+    if (g.broken()) return __builtin_nanf("");
+    most = most > g.top ? most : g.top;
+  }
+  return most < 0x1p-100f ? 0 : most / kMostPart;
+}
+
+// The same as fixed16 with a scale that is a whole number of units, not below the scale of fixed16.
+// So the error is at most half a unit / 127 larger.
+struct InUnits {
+  Fixed16 fixed;
+  int16_t part;
+};
+inline InUnits fixed16_in_units(const float* x, float large, float unit) {
+  Group32 g = group32(x);
+  const bool deep = g.top > large;
+  const float units = unit > 0 ? __builtin_ceilf(g.top / unit) : 0,
+              part = units < kMostPart ? units : kMostPart;
+  // Both kinds of groups get the scale part * unit / (127 * 256).
+  g.top = part * unit * (deep ? kFixedMax / (127 * 256) : 1);
+  if (!(unit >= 0)) g.top = unit;  // NaN
+  return {fixed16(g, deep), static_cast<int16_t>(part)};
+}
+
 template <WType T>
 void encode(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
   if (cols % step_cols(T) > 0) memset(&act[cols / step_cols(T)], 0, sizeof *act);
   const float taken = has_min(T) ? 1.0f : static_cast<float>(code_offset(T));
   const float large = all_deep ? kAllDeep : large_of(x, cols);
+  float unit = 0;
   for (int64_t g = 0; g < cols / 32; ++g) {
-    const Fixed16 f = fixed16(x + g * 32, large);
     Step<T>& to = act[g / Step<T>::kCount];
     const int64_t k = g % Step<T>::kCount;
+    Fixed16 f;
+    if constexpr (in_integers(T)) {
+      if (k == 0) unit = unit_of<T>(x + g * 32), to.scale[0] = unit * (1 / (127 * 256.0f));
+      const InUnits units = fixed16_in_units(x + g * 32, large, unit);
+      f = units.fixed, to.part[k] = to.part[Step<T>::kCount + k] = units.part;
+    } else {
+      f = fixed16(x + g * 32, large);
+    }
     to.deep = (k > 0 && to.deep) || f.deep;
     const auto packed = [](__m256i a, __m256i b) {
       return _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
@@ -335,7 +421,7 @@ void encode(const float* x, int64_t cols, bool all_deep, Step<T>* act) {
     };
     put(packed(first(f.half[0]), first(f.half[1])), to.first);
     put(rest, to.second);
-    to.scale[k] = f.scale;
+    if constexpr (!in_integers(T)) to.scale[k] = f.scale;
     if (!has_sums(T)) continue;
     if (group_values(T) == 16)
       for (int half = 0; half < 2; ++half)
