@@ -68,6 +68,11 @@ struct riffle_scheduler {
   riffle_info iteration;
 };
 
+struct riffle_prefix_cache {
+  riffle::PrefixCache cache;
+  riffle_info info;
+};
+
 namespace riffle {
 
 template <class Body>

@@ -11,8 +11,6 @@ namespace {
 
 // The scheduler gets at least this many lines ahead, to find prompts that begin alike.
 constexpr size_t kReadAhead = 64;
-// Number of answered prompts with which a prompt is compared to find shared tokens.
-constexpr size_t kAnswered = 64, kAnsweredTokens = size_t{16} << 20;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // bytes of tokens that wait or run
 // Limits of the answers that wait for an earlier line. At a limit, no further lines are read; the
 // earliest line goes on, since it was submitted first.
@@ -35,14 +33,14 @@ const char* error_code(riffle_status status) {
 
 BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
                          const Options& scheduler, bool unordered, BatchInput& input,
-                         BatchOutput& output, BatchProgress& progress, PrefixCache* cache)
+                         BatchOutput& output, BatchProgress& progress,
+                         riffle_prefix_cache* cache)
     : model_(model),
       context_(context),
       unordered_(unordered),
       input_(input),
       output_(output),
       progress_(progress),
-      cache_(cache),
       by_(std::move(by)),
       marks_(reasoning_marks(model)),
       reads_effort_(model_info(model).on("chat_effort")),
@@ -57,10 +55,7 @@ BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context*
   scheduler_.reset(made);
   riffle_scheduler_on_token(made, on_token);
   riffle_scheduler_on_end(made, on_end);
-  if (cache_) {
-    riffle_scheduler_on_begin(made, on_begin);
-    riffle_scheduler_on_prompt(made, on_prompt);
-  }
+  if (cache) check(riffle_scheduler_use_prefix_cache(made, cache, RIFFLE_KEEP_SHARED), context);
 }
 
 BatchError BatchRunner::error_of(const Place& place, riffle_status status,
@@ -114,56 +109,6 @@ void BatchRunner::on_end(void* self, uint64_t id, riffle_status status, const ri
     runner.ended_.push_back(place);
   } catch (...) {
     runner.failure_ = std::current_exception();
-  }
-}
-
-riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_shared) {
-  auto& runner = *static_cast<BatchRunner*>(self);
-  try {
-    Answer& answer = runner.under_way_.at(id).answer();
-    return runner.cache_->find(answer.tokens, n_shared, answer.entry);
-  } catch (...) {
-    return nullptr;  // on an error the whole prompt is read
-  }
-}
-
-void BatchRunner::on_prompt(void* self, uint64_t id, riffle_session* session,
-                            const riffle_info* prompt) {
-  auto& runner = *static_cast<BatchRunner*>(self);
-  try {
-    Answer& answer = runner.under_way_.at(id).answer();
-    const Facts facts(prompt);
-    const auto load_status = static_cast<riffle_status>(facts.id("load_status"));
-    if (load_status != RIFFLE_OK)
-      runner.cache_->failed(answer.entry, load_status, facts.text("load_error").c_str());
-    runner.cache_->keep(session, static_cast<size_t>(facts.count("reuse_unit")), answer.tokens,
-                        runner.shared_tokens(answer));
-  } catch (...) {
-    return;  // on an error the prefix is not kept
-  }
-}
-
-// Returns the length of the longest beginning that another prompt has too.
-size_t BatchRunner::shared_tokens(const Answer& answer) const {
-  size_t most = 0;
-  const auto compare = [&](const std::vector<int32_t>& other) {
-    const auto end =
-        std::mismatch(answer.tokens.begin(), answer.tokens.end(), other.begin(), other.end()).first;
-    most = std::max(most, static_cast<size_t>(end - answer.tokens.begin()));
-  };
-  for (const Job& job : jobs_)
-    for (const Answer& other : job.answers)
-      if (&other != &answer) compare(other.tokens);
-  for (const std::vector<int32_t>& other : answered_) compare(other);
-  return most;
-}
-
-void BatchRunner::remember(std::vector<int32_t> tokens) {
-  answered_tokens_ += tokens.size();
-  answered_.push_back(std::move(tokens));
-  while (answered_.size() > kAnswered || answered_tokens_ > kAnsweredTokens) {
-    answered_tokens_ -= answered_.front().size();
-    answered_.pop_front();
   }
 }
 
@@ -283,9 +228,8 @@ void BatchRunner::submit(Place place, std::vector<int32_t> tokens, const Options
                                                        tokens.size(), options.get(), &answer.id);
   if (status != RIFFLE_OK) throw error_of(place, status, riffle_context_error(context_));
   answer.logprobs = options.on("logprobs");
-  answer.bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
+  answer.bytes = tokens.size() * sizeof(int32_t);
   prompt_bytes_ += answer.bytes;
-  if (cache_) answer.tokens = std::move(tokens);
   try {
     under_way_.emplace(answer.id, place);
   } catch (...) {
@@ -309,7 +253,6 @@ void BatchRunner::conclude(Place place) {
   if (job->over) return;  // another of its answers has failed
   Answer& answer = place.answer();
   prompt_bytes_ -= std::exchange(answer.bytes, 0);
-  if (cache_) remember(std::move(answer.tokens));
   const Facts& end = answer.choice.end;
   answer.take(answer.split->finish());
   // An answer has the number of tokens in its record, which includes an end token.

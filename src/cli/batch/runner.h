@@ -1,6 +1,5 @@
 // Runs the lines of a batch through a scheduler and writes their records to the output.
 #pragma once
-#include <deque>
 #include <exception>
 #include <list>
 #include <optional>
@@ -10,7 +9,6 @@
 
 #include "cli/batch/input.h"
 #include "cli/batch/output.h"
-#include "cli/batch/prefix_cache.h"
 #include "cli/batch/progress.h"
 #include "cli/batch/record.h"
 #include "cli/common.h"
@@ -25,7 +23,7 @@ class BatchRunner {
   // none. Throws Exit. Requires: all arguments outlive the runner.
   BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
-              BatchProgress& progress, PrefixCache* cache);
+              BatchProgress& progress, riffle_prefix_cache* cache);
 
   // Runs until every line has its record, or until Ctrl-C. After Ctrl-C, finished records are
   // written in input order up to the first line without one; later ones are kept next to the
@@ -40,8 +38,6 @@ class BatchRunner {
     uint64_t id = 0;
     bool under_way = false, logprobs = false;
     size_t bytes = 0;                     // bytes of the prompt's tokens; 0 once it is concluded
-    std::vector<int32_t> tokens;          // tokens of the prompt, if there is a prefix cache
-    std::string entry;                    // name of its entry in the prefix cache
     std::optional<ReasoningSplit> split;  // set when it is submitted
     int32_t tokens_shown = 0;             // tokens passed to on_token; not the end token
     BatchChoice choice;
@@ -91,12 +87,6 @@ class BatchRunner {
   void write_finished();
   void keep_finished();
 
-  size_t shared_tokens(const Answer& answer) const;
-  void remember(std::vector<int32_t> tokens);
-
-  static riffle_session_file* on_begin(void* self, uint64_t id, size_t n_shared);
-  static void on_prompt(void* self, uint64_t id, riffle_session* session,
-                        const riffle_info* prompt);
   static bool on_token(void* self, uint64_t id, const riffle_token* token);
   static void on_end(void* self, uint64_t id, riffle_status status, const riffle_info* end);
 
@@ -106,7 +96,6 @@ class BatchRunner {
   BatchInput& input_;
   BatchOutput& output_;
   BatchProgress& progress_;
-  PrefixCache* cache_;
   AnsweringModel by_;
   GrammarCache grammars_;
   ReasoningMarks marks_;
@@ -116,10 +105,8 @@ class BatchRunner {
 
   Jobs jobs_;  // in input order
   std::unordered_map<uint64_t, Place> under_way_;
-  std::vector<Place> ended_;                   // answers that ended in the running step
-  std::exception_ptr failure_;                 // exception of a callback
-  std::deque<std::vector<int32_t>> answered_;  // last prompts, if there is a prefix cache
-  size_t answered_tokens_ = 0;
+  std::vector<Place> ended_;    // answers that ended in the running step
+  std::exception_ptr failure_;  // exception of a callback
   size_t prompt_bytes_ = 0, held_ = 0, held_bytes_ = 0, dropped_ = 0;  // held_: finished jobs
   InputLine line_;
 };

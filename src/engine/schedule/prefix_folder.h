@@ -1,19 +1,19 @@
-// The folder of riffle batch --prefix-cache: entries with a size limit, shared by processes. Each
-// entry is a file, complete or absent, that may be removed at any time: a process that has it open
-// can go on reading it.
+// The folder of a prefix cache: entries with a size limit, shared by processes. Each entry is a
+// file, complete or absent, that may be removed at any time: a process that has it open can go on
+// reading it.
 #pragma once
 #include <cstdint>
 #include <set>
 #include <string>
 
-#include "cli/line_reader.h"
+#include "util/file.h"
 
-namespace riffle::cli {
+namespace riffle {
 
 class PrefixFolder {
  public:
   // Creates the folder if it is missing. limit: bytes of all entries; 0: half of the sum of their
-  // bytes and the free space of the disk. Throws Exit.
+  // bytes and the free space of the disk. Throws RIFFLE_IO.
   PrefixFolder(std::string path, uint64_t limit);
 
   // Returns the name of an entry, made of `group`, by which it is found, and a hash of its content.
@@ -39,7 +39,7 @@ class PrefixFolder {
 
   std::string path_;
   uint64_t limit_;
-  Descriptor lock_;
+  FileDescriptor lock_;
 };
 
-}  // namespace riffle::cli
+}  // namespace riffle

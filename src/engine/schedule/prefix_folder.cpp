@@ -1,4 +1,4 @@
-#include "cli/batch/prefix_folder.h"
+#include "engine/schedule/prefix_folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -17,9 +17,9 @@
 #include <tuple>
 #include <vector>
 
-#include "cli/common.h"
+#include "util/error.h"
 
-namespace riffle::cli {
+namespace riffle {
 namespace {
 
 constexpr size_t kDigits = 16;  // digits of each half of a name
@@ -46,10 +46,6 @@ bool is_left_over(std::string_view name, const struct stat& s) {
          s.st_mtime + kLeftSeconds < std::time(nullptr);
 }
 
-[[noreturn]] void fail(const std::string& path, const char* what, int error) {
-  throw Exit(EXIT_RUN, "--prefix-cache " + path + ": " + what + ": " + std::strerror(error));
-}
-
 // Calls `use` with every name in the folder; a missing folder has none.
 template <class Use>
 void each_name(const std::string& path, Use use) {
@@ -73,19 +69,19 @@ struct PrefixFolder::Listing {
 
 PrefixFolder::PrefixFolder(std::string path, uint64_t limit)
     : path_(std::move(path)), limit_(limit) {
-  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) fail(path_, "cannot create", errno);
+  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) io_error(path_, "cannot create", errno);
   struct stat s {};
-  if (::stat(path_.c_str(), &s) != 0) fail(path_, "cannot open", errno);
+  if (::stat(path_.c_str(), &s) != 0) io_error(path_, "cannot open", errno);
   if (!S_ISDIR(s.st_mode))
-    throw Exit(EXIT_RUN, "--prefix-cache " + path_ + ": found a file, expected a folder");
-  if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) fail(path_, "cannot write", errno);
+    throw Error(RIFFLE_IO, path_ + ": found a file, expected a folder");
+  if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) io_error(path_, "cannot write", errno);
   const std::string lock = path_ + "/lock";
-  lock_ = Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (lock_.get() < 0) fail(lock, "cannot open", errno);
+  lock_ = FileDescriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (lock_ < 0) io_error(lock, "cannot open", errno);
 }
 
 std::string PrefixFolder::name_of(uint64_t group, uint64_t content) {
-  return text_of("%016llx-%016llx%s", static_cast<unsigned long long>(group),
+  return format("%016llx-%016llx%s", static_cast<unsigned long long>(group),
                  static_cast<unsigned long long>(content), kEnd.data());
 }
 
@@ -134,7 +130,7 @@ bool PrefixFolder::holds(uint64_t bytes) const { return bytes <= limit(limit_ ? 
 void PrefixFolder::evict(const std::string& newest) const {
   // A process that is suspended with the lock must not block others for long. Two processes at once
   // would only remove too much.
-  for (int i = 0; i < 100 && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 &&
+  for (int i = 0; i < 100 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 &&
                   (errno == EWOULDBLOCK || errno == EINTR);
        ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -152,7 +148,7 @@ void PrefixFolder::evict(const std::string& newest) const {
     remove(f.name);
     all.bytes -= f.bytes;
   }
-  ::flock(lock_.get(), LOCK_UN);
+  ::flock(lock_, LOCK_UN);
 }
 
-}  // namespace riffle::cli
+}  // namespace riffle
