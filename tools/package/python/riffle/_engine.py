@@ -48,7 +48,8 @@ class Reply(Job, Iterator[str], AsyncIterator[str]):
     def __init__(self, thread: SchedulerThread, tokens: list[int], options: Options):
         self._array = tokens_array(tokens)
         super().__init__(self._array, len(tokens), options.pointer)
-        self._thread, self._keep = thread, options
+        self._thread = thread
+        self._keep: Options | None = options
         #: The seed of the answer. With seed=-1 it is the random seed.
         self.seed = int(options.get("seed"))
         self._with_logprobs = options.get("logprobs") == "true"
@@ -66,7 +67,7 @@ class Reply(Job, Iterator[str], AsyncIterator[str]):
     # ---- in the scheduler's thread
 
     def on_submit(self) -> None:
-        self._array = self.tokens = self._keep = self.options = None
+        self._array = self.tokens = self.options = self._keep = None
 
     def on_token(self, token: Any) -> bool:
         t = token.contents

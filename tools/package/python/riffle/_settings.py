@@ -76,7 +76,7 @@ def text_of(value: SettingValue) -> str:
 @functools.lru_cache(maxsize=None)
 def table() -> tuple[dict[str, Any], ...]:
     """The rows of the library's table of settings."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     while row := lib.riffle_setting_at(len(rows)):
         rows.append(facts(row))
     return tuple(rows)

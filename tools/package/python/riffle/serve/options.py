@@ -228,7 +228,7 @@ def parse(arguments: list[str]) -> Serving:
     """Reads the command line; a wrong flag ends the program with code 2."""
     parser = make_parser()
     serving = Serving()
-    parser.parse_args(arguments, namespace=serving)  # type: ignore[call-overload]
+    parser.parse_args(arguments, namespace=serving) 
     if not serving.model:
         parser.error("-m MODEL is missing: a GGUF file, its folder, or a Hugging Face folder")
     return serving
