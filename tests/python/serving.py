@@ -93,7 +93,7 @@ class Server:
             connection.close()
 
     def resident(self):
-        """Bytes of memory of the process."""
+        """Returns the resident bytes of the process."""
         with open(f"/proc/{self.process.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -74,9 +74,7 @@ def test_for_and_async_for_give_the_same_pieces(engine):
     pieces, several = asyncio.run(collect())
     assert pieces == list(engine.generate("Once", max_tokens=12, **GREEDY))
     assert len(pieces) > 3
-    assert several == [
-        engine.generate(f"{i} days", max_tokens=6, **GREEDY).text for i in range(9)
-    ]
+    assert several == [engine.generate(f"{i} days", max_tokens=6, **GREEDY).text for i in range(9)]
 
 
 def test_a_closed_reply_ends_at_once_and_the_others_go_on(engine):

@@ -66,7 +66,9 @@ def test_a_chat_is_the_same_whole_and_as_a_stream(server):
         assert ends[-1] == whole["choices"][0]["finish_reason"] and set(ends[:-1]) <= {None}
         usage = chunks[-1]["usage"]
         assert usage["completion_tokens"] == whole["usage"]["completion_tokens"]
-        assert usage["prompt_tokens"] == whole["usage"]["prompt_tokens"] and not chunks[-1]["choices"]
+        assert (
+            usage["prompt_tokens"] == whole["usage"]["prompt_tokens"] and not chunks[-1]["choices"]
+        )
 
 
 def test_a_stream_of_several_answers_names_each(server):
@@ -181,7 +183,11 @@ def test_the_figures_of_the_page(server):
     assert newest["answer_tokens"] > 0 and newest["read"] == 1
     text = json.dumps(state)
     assert not any(word in text for word in WORDS if len(word) > 4), "no text of a request"
-    for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/page.css", "text/css"),
+    ):
         status, headers, body = server.request("GET", path)
         assert status == 200 and headers["content-type"].startswith(kind) and len(body) > 500
         assert "default-src 'self'" in headers["content-security-policy"]

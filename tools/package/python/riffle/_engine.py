@@ -243,9 +243,7 @@ class Engine:
         for name, value in settings.items():
             set_setting(options, name, value, ("context", "selection", "scheduler"))
         options.set("keep-seqs", keep_seqs, "keep_seqs")
-        options.check(
-            lib.riffle_plan_scheduler(model._handle.pointer, options.pointer, max_seqs)
-        )
+        options.check(lib.riffle_plan_scheduler(model._handle.pointer, options.pointer, max_seqs))
         #: Answers computed at once.
         self.max_seqs = int(options.get("max-seqs"))
         #: The memory plan: facts of riffle_plan_memory.

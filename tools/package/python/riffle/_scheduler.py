@@ -36,7 +36,7 @@ class Job:
     """A prompt on its way to its answer. The scheduler's thread calls the methods."""
 
     id = 0
-    share = 0.0  # of the prompt that has been read, from 0 to 1
+    share = 0.0  # share of the prompt that has been read, from 0 to 1
     started = False  # a part of the prompt has been read, or a token drawn
 
     def __init__(self, tokens: Any, n_tokens: int, options: Any):
@@ -270,6 +270,4 @@ class SchedulerThread:
 
 def report(error: BaseException) -> None:
     """Prints an exception that no caller can get, as threading does."""
-    threading.excepthook(
-        threading.ExceptHookArgs((type(error), error, error.__traceback__, None))
-    )
+    threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))

@@ -225,8 +225,10 @@ class Answering:
             await self.wait(COMMENT_SECONDS)
             now, text = time.monotonic(), self.progress()
             apart = IDLE_SECONDS if text == said else COMMENT_SECONDS
-            if self.headers_sent and now > said_at + apart and not any(
-                job.chunks for job in self.jobs
+            if (
+                self.headers_sent
+                and now > said_at + apart
+                and not any(job.chunks for job in self.jobs)
             ):
                 await send_bytes(send, f": {text}\n\n".encode())
                 said, said_at = text, now

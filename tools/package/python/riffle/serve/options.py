@@ -53,8 +53,8 @@ class Serving:
     ignore_unknown: bool = False
     access_log: bool = False
     quiet: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)  # of the engine
-    defaults: Options = field(default_factory=Options)  # of answers
+    settings: dict[str, Any] = field(default_factory=dict)  # settings of the engine
+    defaults: Options = field(default_factory=Options)  # options of answers
 
     @property
     def loopback(self) -> bool:
@@ -228,7 +228,7 @@ def parse(arguments: list[str]) -> Serving:
     """Reads the command line; a wrong flag ends the program with code 2."""
     parser = make_parser()
     serving = Serving()
-    parser.parse_args(arguments, namespace=serving) 
+    parser.parse_args(arguments, namespace=serving)
     if not serving.model:
         parser.error("-m MODEL is missing: a GGUF file, its folder, or a Hugging Face folder")
     return serving
