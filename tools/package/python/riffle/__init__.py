@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from . import _structs as C
 from ._answer import Answer
 from ._document import Document
+from ._engine import Engine, Reply
 from ._library import (
     Aborted,
     BadArgument,
@@ -58,11 +59,10 @@ from ._library import (
     tokens_argument,
     tokens_array,
 )
-from ._engine import Engine, Reply
 from ._messages import Message, messages_of
 from ._options import Thinking, chat_options, thinking_argument
-from ._settings import SettingValue as SettingValue
 from ._settings import Options, set_setting, settings
+from ._settings import SettingValue as SettingValue
 from ._turns import Turns
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,8 @@ class Answering:
                 if job.end is None:
                     self.cancel(job)
             served.records.end(self.record, outcome)
+            if served.serving.access_log:
+                print(f"[{self.record.line()}]", file=sys.stderr, flush=True)
 
     def cancel(self, job: AnswerJob) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import os
@@ -124,7 +123,7 @@ class Gate:
             if scheme.lower() != "bearer" or not served.check_key(key.strip()):
                 raise Refusal(
                     401,
-                    "the API key is missing or wrong, expected the header Authorization: Bearer KEY",
+                    "found no or a wrong API key, expected the header Authorization: Bearer KEY",
                     code="invalid_api_key",
                 )
 
@@ -226,9 +225,15 @@ def page_file(name: str, media_type: str) -> Any:
     return get
 
 
-async def http_error(_request: HttpRequest, error: Exception) -> Response:
+async def http_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refused(Refusal(error.status_code, error.detail))
+    text = error.detail
+    if error.status_code in (404, 405):
+        text = f"found {request.method} {request.url.path[:100]!r}, expected one of " + ", ".join(
+            f"{'POST' if 'POST' in (route.methods or ()) else 'GET'} {route.path}"
+            for route in request.app.routes
+        )
+    return refused(Refusal(error.status_code, text))
 
 
 async def failure(_request: HttpRequest, error: Exception) -> Response:

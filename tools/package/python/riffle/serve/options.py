@@ -1,5 +1,6 @@
-"""The command line of riffle-serve. Flags of a model, a context and an answer are riffle's own, from
-the library's table of settings."""
+"""The command line of riffle-serve.
+
+Flags of a model, a context and an answer are riffle's own, from the table of settings."""
 
 from __future__ import annotations
 

@@ -52,6 +52,15 @@ class Record:
             "first_token": self.first_token - self.begun if self.first_token else None,
         }
 
+    def line(self) -> str:
+        """The line of --access-log."""
+        f = self.figures()
+        return (
+            f"{time.strftime('%H:%M:%S')} {self.number} {self.path} {f['state']}: "
+            f"{f['prompt_tokens']} tokens of prompts, {f['cached_tokens']} cached, "
+            f"{f['answer_tokens']} of answers, {f['seconds']:.1f} s"
+        )
+
     def end(self, outcome: str) -> None:
         self.outcome, self.ended = outcome, time.monotonic()
         self._final = self.figures()
