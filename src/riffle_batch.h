@@ -47,8 +47,8 @@ extern "C" {
  *   whole: the whole prompt
  * - prefix-reuse: false: read each prompt on its own, also if prompts begin alike
  * - keep-seqs: number of finished sequences that are kept for later prompts, the most recently used
- *   ones, while there is memory for them; 0: a finished sequence is kept only while a waiting prompt
- *   shares its beginning. They do not count against max-seqs, but without host-mem they count
+ *   ones, while there is memory for them; 0: a finished sequence is kept only while a waiting
+ * prompt shares its beginning. They do not count against max-seqs, but without host-mem they count
  *   against "sessions": give it max-seqs and keep-seqs together
  * - ws-control: false: all sequences that hold KV step together (for comparison) */
 typedef struct riffle_scheduler riffle_scheduler;
@@ -90,10 +90,10 @@ typedef void (*riffle_request_prompt_fn)(void* user, uint64_t id, riffle_session
 RIFFLE_API riffle_status riffle_scheduler_create(riffle_context* context,
                                                  const riffle_options* options, void* user,
                                                  riffle_scheduler** scheduler);
-/* Sets the options "sessions", "host-mem" and "max-seqs" for a scheduler of max_seqs sequences (0: 8,
- * or fewer if memory is short), as `riffle batch` does: each sequence gets the whole context, and
- * without host-mem the KV may take three quarters of the machine's memory. If no plan can be made,
- * riffle_context_create reports the error. */
+/* Sets the options "sessions", "host-mem" and "max-seqs" for a scheduler of max_seqs sequences (0:
+ * 8, or fewer if memory is short), as `riffle batch` does: each sequence gets the whole context,
+ * and without host-mem the KV may take three quarters of the machine's memory. If no plan can be
+ * made, riffle_context_create reports the error. */
 RIFFLE_API riffle_status riffle_plan_scheduler(riffle_model* model, riffle_options* options,
                                                int32_t max_seqs);
 

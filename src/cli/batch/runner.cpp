@@ -33,8 +33,7 @@ const char* error_code(riffle_status status) {
 
 BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
                          const Options& scheduler, bool unordered, BatchInput& input,
-                         BatchOutput& output, BatchProgress& progress,
-                         riffle_prefix_cache* cache)
+                         BatchOutput& output, BatchProgress& progress, riffle_prefix_cache* cache)
     : model_(model),
       context_(context),
       unordered_(unordered),

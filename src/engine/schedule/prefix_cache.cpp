@@ -128,7 +128,8 @@ void PrefixCache::keep(Sequence& sequence, std::span<const int32_t> prompt, size
   } catch (const Error& e) {
     if (e.status() == RIFFLE_ABORTED) throw;
     bool noted = false;
-    note_once(noted, "prefix cache: " + e.text(engine_->setting_name()) + "; nothing more is saved");
+    note_once(noted,
+              "prefix cache: " + e.text(engine_->setting_name()) + "; nothing more is saved");
     saving_ = false;
     return;
   }

@@ -32,8 +32,7 @@ class PrefixCache {
   void failed(const std::string& name, riffle_status status, const std::string& error);
   // Saves the first n_tokens of a prompt that has been read, unless they are fewer than kMinTokens
   // or an entry lacks fewer than least_new of them. Throws RIFFLE_ABORTED.
-  void keep(Sequence& sequence, std::span<const int32_t> prompt, size_t n_tokens,
-            size_t least_new);
+  void keep(Sequence& sequence, std::span<const int32_t> prompt, size_t n_tokens, size_t least_new);
   // Called at the end: enforces the limit even if nothing was saved.
   void trim() const { folder_.evict(""); }
 

@@ -72,8 +72,7 @@ PrefixFolder::PrefixFolder(std::string path, uint64_t limit)
   if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) io_error(path_, "cannot create", errno);
   struct stat s {};
   if (::stat(path_.c_str(), &s) != 0) io_error(path_, "cannot open", errno);
-  if (!S_ISDIR(s.st_mode))
-    throw Error(RIFFLE_IO, path_ + ": found a file, expected a folder");
+  if (!S_ISDIR(s.st_mode)) throw Error(RIFFLE_IO, path_ + ": found a file, expected a folder");
   if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) io_error(path_, "cannot write", errno);
   const std::string lock = path_ + "/lock";
   lock_ = FileDescriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -82,7 +81,7 @@ PrefixFolder::PrefixFolder(std::string path, uint64_t limit)
 
 std::string PrefixFolder::name_of(uint64_t group, uint64_t content) {
   return format("%016llx-%016llx%s", static_cast<unsigned long long>(group),
-                 static_cast<unsigned long long>(content), kEnd.data());
+                static_cast<unsigned long long>(content), kEnd.data());
 }
 
 std::set<std::string> PrefixFolder::names(uint64_t group) const {
