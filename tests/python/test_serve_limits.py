@@ -1,4 +1,4 @@
-"""What a client may cost riffle-serve: bodies, headers, slow senders and readers, waiting requests;
+"""Limits on the cost of a client of riffle-serve: bodies, headers, slow senders and readers, waiting requests;
 keys, hosts and origins; and a server that is killed."""
 
 import json

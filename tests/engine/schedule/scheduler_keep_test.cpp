@@ -63,7 +63,7 @@ TEST_CASE("scheduler: finished sequences stay for later prompts", "[scheduler]")
       CHECK(answer(run, question(some_tokens(300, 52), 3)).reused == 0);
       CHECK(answer(run, question(document, 4)).reused >= document.size());
       CHECK(answer(run, question(other, 5)).reused == 0);
-      // As many as max_seqs run, although others are kept.
+      // max_seqs requests run, although others are kept.
       for (int i = 0; i < 6; ++i) run.submit(question(document, i));
       size_t most = 0;
       while (run.step()) most = std::max(most, run.iterations.back().n_decoding);
