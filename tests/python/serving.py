@@ -26,7 +26,7 @@ class Server:
 
     def __init__(self, model_path, *flags, env=None):
         self.arguments = [sys.executable, "-B", "-m", "riffle.serve", "-m", model_path]
-        self.arguments += ["--port", "0", "-c", "4096", "--threads", "2", *flags]
+        self.arguments += ["--port", "0", "-c", "4096", "--threads", "1", *flags]
         self.env = dict(os.environ, PYTHONPATH=str(PACKAGE), **(env or {}))
         self.start()
 

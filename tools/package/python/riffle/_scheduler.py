@@ -160,7 +160,7 @@ class SchedulerThread:
                     break
                 if code == C.OK:
                     self._report_progress()
-                self._take_snapshot(0 if not self._jobs else SNAPSHOT_SECONDS)
+            self._take_snapshot(SNAPSHOT_SECONDS if self._jobs else 0)
         for job in list(self._jobs.values()):
             if self._failure is None:
                 self._cancel(job)
@@ -262,6 +262,8 @@ class SchedulerThread:
         self._snapshot_time = now
         found = facts(lib.riffle_context_stats(self._context))
         found.update(facts(lib.riffle_scheduler_iteration(self._scheduler)))
+        if not self._jobs:  # the last ones were cancelled between two iterations
+            found.update(n_waiting=0, n_prefilling=0, n_decoding=0)
         if self._cache is not None:
             cache = facts(lib.riffle_prefix_cache_info(self._cache))
             found.update({f"prefix_cache_{name}": value for name, value in cache.items()})

@@ -122,6 +122,11 @@ class Answering:
                         code="timeout"), send)  # fmt: skip
         except OSError:  # the client has gone while an answer was sent
             outcome = "gone"
+        except asyncio.CancelledError:  # the shutdown time is over
+            outcome = "ended"
+            await self.refuse(
+                Refusal(503, "the server is shutting down", type="server_error"), send
+            )
         finally:
             for job in self.jobs:
                 if job.end is None:
@@ -279,8 +284,8 @@ class Answering:
         if self.headers_sent:
             return await send_bytes(send, b"data: %b\n\n" % body, more=False)
         headers = [(b"retry-after", b"2")] if refusal.status in (429, 503) else []
-        if refusal.status in (408, 413):
-            headers.append((b"connection", b"close"))  # the rest of the body is not read
+        if refusal.status == 408:
+            headers.append((b"connection", b"close"))
         await send_json(send, refusal.status, body, headers)
 
 

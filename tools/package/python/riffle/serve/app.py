@@ -98,9 +98,7 @@ class Gate:
             try:
                 self.check(HttpRequest(scope))
             except Refusal as refusal:
-                response = refused(refusal)
-                response.headers["Connection"] = "close"  # the body is not read
-                return await response(scope, receive, send)
+                return await refused(refusal)(scope, receive, send)
         await self.app(scope, receive, send)
 
     def check(self, request: HttpRequest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 from typing import Any
@@ -50,10 +51,16 @@ def protocol_of(serving: Serving) -> type[H11Protocol]:
             super().data_received(data)
             self._wait_for_headers()
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._wait_for_headers()
+
         def _wait_for_headers(self) -> None:
+            """Limits the time for headers, and for the rest of a body that nobody reads."""
+            state, answered = self.conn.their_state, self.cycle and self.cycle.response_complete
             # After an answer, the keep-alive timer waits for the first byte of the next request.
             begun = self.cycle is None or bool(self.conn.trailing_data[0])
-            waiting = self.conn.their_state is h11.IDLE and begun
+            waiting = (state is h11.IDLE and begun) or (state is h11.SEND_BODY and answered)
             if waiting and self._headers_late is None:
                 self._headers_late = self.loop.call_later(serving.read_timeout, self._cut)
             elif not waiting and self._headers_late is not None:
@@ -102,6 +109,8 @@ def listen(serving: Serving) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it: a client that reads nothing costs no more of the system's memory.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
         made.bind(address)
         made.listen(256)
     except OSError as error:
@@ -172,6 +181,9 @@ def run(serving: Serving, engine: Engine, listener: socket.socket) -> None:
         f"{url_of(listener)}/v1: {served.name}; {engine.context_length} tokens of context; "
         f"{engine.max_seqs} answers at once; process {os.getpid()}",
     )
+    # uvicorn raises the signal that ended it again, for these handlers; the engine closes then.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     Server(config, served).run(sockets=[listener])
     notice = engine.stats().get("prefix_cache_notice")
     if notice:
