@@ -98,14 +98,15 @@ class Server:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def idle(self, seconds=30):
-        """Waits until nothing is computed any more; returns the state."""
+        """Waits until no request runs and nothing is computed any more; returns the state."""
         end = time.monotonic() + seconds
+        running = {"checking", "waiting", "reading", "answering"}
         while True:
             state = self.get("/state")[1]
-            stats = state["stats"]
-            if not (stats["n_waiting"] or stats["n_prefilling"] or stats["n_decoding"]):
+            busy = [one for one in state["requests"] if one["state"] in running]
+            if not busy and not state["stats"]["n_decoding"]:
                 return state
-            assert time.monotonic() < end, stats
+            assert time.monotonic() < end, (busy, state["stats"])
             time.sleep(0.05)
 
 

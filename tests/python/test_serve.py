@@ -101,7 +101,7 @@ def test_a_response_format_is_kept(server):
         (b'{"prompt": "\xff"}', 400, None, "UTF-8"),
         (b"[]", 400, None, "object"),
         (b"", 400, None, "JSON"),
-        ({"prompt": "a", "temperature": 9}, 400, None, "temperature"),
+        ({"prompt": "a", "top_p": 9}, 400, None, "top_p"),
         ({"prompt": "a", "colour": 1}, 400, None, "colour"),
         ({"max_tokens": 3}, 400, None, "prompt"),
         ({"prompt": "a", "model": "gpt-9"}, 404, "model_not_found", "gpt-9"),

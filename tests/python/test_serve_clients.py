@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import pathlib
 import shutil
 import subprocess
 import sys
+import typing
 
 import pytest
 from serving import need, running
@@ -58,10 +60,6 @@ def test_openai_streams(openai):
     assert "".join(pieces) == whole.choices[0].message.content and len(pieces) > 3
     assert usage.completion_tokens == whole.usage.completion_tokens
     assert usage.prompt_tokens_details.cached_tokens is not None
-    with openai.chat.completions.stream(model=MODEL, messages=MESSAGES, max_tokens=6) as stream:
-        kinds = {event.type for event in stream}
-        assert {"chunk", "content.delta", "content.done"} <= kinds
-        assert stream.get_final_completion().choices[0].message.content is not None
 
 
 def test_openai_completions(openai):
@@ -83,17 +81,83 @@ def test_openai_parses_structured_outputs(openai):
 
     class Person(pydantic.BaseModel):
         adult: bool
-        kind: pydantic.constr(pattern="^(clerk|guest)$")
+        kind: typing.Literal["clerk", "guest"]
 
-    answer = openai.chat.completions.parse(
-        model=MODEL, messages=MESSAGES, response_format=Person, max_tokens=60, seed=2
-    )
+    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": 99, "temperature": 0}
+    answer = openai.chat.completions.parse(**asked, response_format=Person)
     assert answer.choices[0].message.parsed.kind in ("clerk", "guest")
-    with openai.chat.completions.stream(
-        model=MODEL, messages=MESSAGES, response_format=Person, max_tokens=60, seed=3
-    ) as stream:
+    with openai.chat.completions.stream(**asked, response_format=Person) as stream:
+        kinds = {event.type for event in stream}
         parsed = stream.get_final_completion().choices[0].message.parsed
-    assert isinstance(parsed, Person)
+    assert {"chunk", "content.delta", "content.done"} <= kinds
+    assert parsed == answer.choices[0].message.parsed
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"The {name} of a place",
+            "parameters": {
+                "type": "object",
+                "properties": {"days": {"type": "integer", "maximum": 9, "minimum": 0}},
+                "required": ["days"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("weather", "price")
+]
+
+
+@pytest.fixture(scope="module")
+def tool_server(model_path, tmp_path_factory):
+    """The small model with a template that writes tools as Hermes models do."""
+    path = tmp_path_factory.mktemp("model") / "tools.gguf"
+    data = pathlib.Path(model_path).read_bytes()
+    begin = data.index(b"{% for message in messages %}")
+    end = data.index(b"{% endfor %}", begin) + len(b"{% endfor %}")
+    template = (
+        b"{% for m in messages %}[INST] {{ m.content or m.tool_calls|tojson }} [/INST]{% endfor %}"
+        b"{% if tools %}<tool_call>{{ tools|tojson }}{% endif %}"
+    )
+    comment = b"{#" + b" " * (end - begin - len(template) - 4) + b"#}"
+    path.write_bytes(data[:begin] + template + comment + data[end:])
+    yield from running(str(path), "--model-name", MODEL)
+
+
+def test_openai_tools(tool_server):
+    package = pytest.importorskip("openai", reason="openai is not installed")
+    client = package.OpenAI(base_url=f"{tool_server.url}/v1", api_key="none", max_retries=0)
+    asked = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "max_tokens": 200}
+    choices = ("required", {"type": "function", "function": {"name": "price"}})
+    for seed, tool_choice in enumerate(choices):
+        answer = client.chat.completions.create(
+            **asked, tool_choice=tool_choice, seed=seed, temperature=0
+        )
+        call = answer.choices[0].message.tool_calls[0]
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert call.function.name in ("weather", "price")[seed:]
+        assert 0 <= json.loads(call.function.arguments)["days"] <= 9
+        arguments, names = "", set()
+        for chunk in client.chat.completions.create(
+            **asked, tool_choice=tool_choice, seed=seed, temperature=0, stream=True
+        ):
+            for delta in chunk.choices[0].delta.tool_calls or []:
+                if delta.index == 0:
+                    arguments += delta.function.arguments or ""
+                    names |= {delta.function.name} - {None}
+        assert arguments == call.function.arguments and names == {call.function.name}
+    # The call and its result go back to the model.
+    turn = answer.choices[0].message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "12 degrees"}
+    again = client.chat.completions.create(
+        **{**asked, "messages": [*MESSAGES, turn, result], "max_tokens": 8}, tool_choice="none"
+    )
+    assert again.choices[0].message.content is not None
+    assert again.usage.prompt_tokens > answer.usage.prompt_tokens
+    client.close()
 
 
 def test_openai_errors_are_its_exceptions(openai):
@@ -107,8 +171,8 @@ def test_openai_errors_are_its_exceptions(openai):
     assert found.value.code == "context_length_exceeded"
     assert "5002" in str(found.value) and "4096" in str(found.value)
     with pytest.raises(package.BadRequestError) as found:
-        openai.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=9)
-    assert found.value.param == "temperature"
+        openai.chat.completions.create(model=MODEL, messages=MESSAGES, top_p=9)
+    assert found.value.param == "top_p"
 
 
 def test_openai_async_clients_together(server):
@@ -145,8 +209,9 @@ def test_langchain(server):
     streamed = "".join(chunk.content for chunk in chat.stream("Where is the clerk?"))
     assert streamed == answer.content
     schema = {"title": "Answer", "type": "object", "properties": {"yes": {"type": "boolean"}},
-              "required": ["yes"]}  # fmt: skip
-    found = chat.bind(max_tokens=60).with_structured_output(schema, method="json_schema")
+              "required": ["yes"], "additionalProperties": False}  # fmt: skip
+    chat = chat.model_copy(update={"max_tokens": 99})
+    found = chat.with_structured_output(schema, method="json_schema")
     assert isinstance(found.invoke("Is it so?")["yes"], bool)
 
 
