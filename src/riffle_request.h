@@ -44,9 +44,9 @@ enum {
 };
 
 /* Reads and checks a JSON text without a model. options: values of the fields that the body leaves
- * out; NULL: the defaults. riffle-batch(1) lists all fields. If the request is refused, *request is
- * made nevertheless, unless memory is short: it serves riffle_request_error and
- * riffle_request_refusal alone, and is freed as any other.
+ * out, and option date; NULL: the defaults. riffle-batch(1) lists all fields. If the request is
+ * refused, *request is made nevertheless, unless memory is short: it serves riffle_request_error
+ * and riffle_request_refusal alone, and is freed as any other.
  *
  * RIFFLE_BAD_ARGUMENT: the text is no JSON object, or a field has a wrong value or is not
  * supported; the text names the field with its path, such as "field body.temperature is 3, expected
@@ -100,14 +100,14 @@ RIFFLE_API const riffle_info* riffle_request_refusal(const riffle_request* reque
 RIFFLE_API const riffle_info* riffle_request_info(const riffle_request* request);
 
 /* Return the prompt's tokens and the options of an answer, for riffle_scheduler_submit or for
- * riffle_prefill_to and riffle_generate. Valid until riffle_request_drop_prompts and while the
- * request lives. NULL: not prepared, or no such answer. Options hold the answer's own seed: the
- * request's for answer 0, one derived from it for each other. */
+ * riffle_prefill_to and riffle_generate. Valid while the request lives and until
+ * riffle_request_drop_prompts. NULL: not prepared, or no such answer. Options hold the answer's own
+ * seed: the request's for answer 0, one derived from it for each other. */
 RIFFLE_API const int32_t* riffle_request_tokens(const riffle_request* request, size_t answer,
                                                 size_t* n_tokens);
 RIFFLE_API const riffle_options* riffle_request_options(const riffle_request* request,
                                                         size_t answer);
-/* Frees the prompts' tokens, which are not needed once they are submitted. */
+/* Frees tokens and options, which are not needed once they are submitted. */
 RIFFLE_API void riffle_request_drop_prompts(riffle_request* request);
 
 /* ---- answers to a request */
@@ -120,7 +120,7 @@ typedef struct riffle_json {
 } riffle_json;
 
 /* Sets the names that responses and chunks have as model and system_fingerprint; NULL: leave
- * system_fingerprint out. Before, model is the body's. */
+ * system_fingerprint out. Before, model is the body's. Requires riffle_request_prepare. */
 RIFFLE_API riffle_status riffle_request_set_names(riffle_request* request, const char* model,
                                                   const char* system_fingerprint);
 
@@ -149,7 +149,7 @@ RIFFLE_API riffle_status riffle_request_response(riffle_request* request, riffle
 
 /* A call of a tool. This struct never changes. */
 typedef struct riffle_tool_call {
-  const char* id; /* "call_" and 24 letters and digits, drawn at random */
+  const char* id; /* letters, digits and _, drawn at random */
   const char* name;
   const char* arguments; /* the text of a JSON object; if error is not "", the text as written */
   const char* error;     /* "", or the place that is wrong; see riffle_request_call */
@@ -176,8 +176,8 @@ RIFFLE_API bool riffle_request_call(riffle_request* request, size_t answer, size
  * time. */
 typedef struct riffle_answer riffle_answer;
 
-/* What a token has added. The texts are valid until the next call on the answer; they are not
- * NUL-terminated. Text that may still become a tag is held back. White space around the tags of
+/* The text that a token has added. The texts are valid until the next call on the answer; they are
+ * not NUL-terminated. Text that may still become a tag is held back. White space around the tags of
  * reasoning and of calls is dropped. This struct never changes. */
 typedef struct riffle_answer_part {
   const char* reasoning;
@@ -193,6 +193,15 @@ RIFFLE_API void riffle_answer_free(riffle_answer* answer);
 /* Takes the next token. NULL: the answer has ended, and part gets the text that was held back. */
 RIFFLE_API riffle_status riffle_answer_token(riffle_answer* answer, const riffle_token* token,
                                              riffle_answer_part* part);
+
+/* ---- seeds */
+
+/* Returns a random seed from the system, below 2^53: JSON readers that keep numbers as doubles hold
+ * it exactly. */
+RIFFLE_API uint64_t riffle_random_seed(void);
+/* Returns seed number n (from 1) derived from `seed`: the upper 53 bits of output n of SplitMix64
+ * with the initial state `seed`. It depends on nothing else. */
+RIFFLE_API uint64_t riffle_derived_seed(uint64_t seed, uint64_t n);
 
 #ifdef __cplusplus
 }
