@@ -120,6 +120,7 @@ struct ChatPrompt {
   std::vector<int32_t> tokens;
   bool in_reasoning = false;  // the chat template has begun the model's reasoning
 };
+std::string today();  // the local date: "2026-11-23"
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
                        const Thinking& thinking);
 

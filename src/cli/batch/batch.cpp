@@ -162,6 +162,15 @@ int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const 
   return say_end(o, runner, output, progress, held);
 }
 
+BatchDefaults defaults_of(const BatchOptions& o) {
+  BatchDefaults defaults{o.common.options, o.ignore_unknown, o.common.seed};
+  const Thinking& thinking = o.common.thinking;
+  defaults.options.set("thinking", thinking.enabled);
+  defaults.options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
+  defaults.options.set("date", today());
+  return defaults;
+}
+
 int run_batch(BatchOptions& o) {
   const bool quiet = o.common.quiet;
   // A reader that goes away, or a limit on the size of files, is an error of the output like any
@@ -172,8 +181,7 @@ int run_batch(BatchOptions& o) {
     notice(quiet,
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
-  BatchInput input(o.in, o.shard,
-                   {o.common.options, o.common.thinking, o.ignore_unknown, o.common.seed});
+  BatchInput input(o.in, o.shard, defaults_of(o));
   BatchOutput output(o.out, o.errors, input,
                      o.restart        ? Earlier::DROP
                      : o.retry_errors ? Earlier::RETRY_ERRORS
@@ -203,8 +211,8 @@ const char* const kDetails =
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
 reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (both only if the
-template uses them). Other fields of OpenAI and vLLM are accepted if they change nothing (n of 1,
-no tools), ignored with a notice if no answer depends on them (user, metadata), and refused if
+template uses them), tools and tool_choice (calls are in tool_calls). Other fields of OpenAI and
+vLLM are accepted if they change nothing (stream false), ignored with a notice if no answer depends on them (user, metadata), and refused if
 the answer would change; man riffle-batch has the table. A message has role and content; an
 assistant's may also have reasoning_content, and if it comes last, it is continued. A list of
 prompts gets a choice for each. A flag sets a field for the lines that leave it out. The loaded

@@ -12,8 +12,6 @@
 #include "cli/batch/progress.h"
 #include "cli/batch/record.h"
 #include "cli/common.h"
-#include "cli/grammar.h"
-#include "cli/reasoning.h"
 
 namespace riffle::cli {
 
@@ -36,21 +34,17 @@ class BatchRunner {
   // A request of the scheduler: one prompt of a line on its way to its answer.
   struct Answer {
     uint64_t id = 0;
-    bool under_way = false, logprobs = false;
-    size_t bytes = 0;                     // bytes of the prompt's tokens; 0 once it is concluded
-    std::optional<ReasoningSplit> split;  // set when it is submitted
-    int32_t tokens_shown = 0;             // tokens passed to on_token; not the end token
-    BatchChoice choice;
+    bool under_way = false;
+    size_t bytes = 0;                  // bytes of the prompt's tokens; 0 once it is concluded
+    int32_t tokens_shown = 0;          // tokens passed to on_token; not the end token
+    Facts end;                         // facts of riffle_request_end_fn
     riffle_status status = RIFFLE_OK;  // status with which it ended
-    void take(const ReasoningSplit::Parts& parts) {
-      choice.text += parts.answer;
-      choice.reasoning += parts.reasoning;
-    }
   };
   // A line on its way to its record.
   struct Job {
     size_t line = 0;
     BatchRequest request;
+    uint64_t seed = 0;
     std::vector<Answer> answers;  // none is added once the first is submitted
     size_t concluded = 0;         // number of concluded answers
     std::string record;
@@ -71,13 +65,7 @@ class BatchRunner {
   bool read_ahead();
   void start(InputLine& in);
   void submit(Jobs::iterator job);  // throws errors that failure_of catches
-  // Returns the grammar of an answer that continues this text of a message. Throws Exit.
-  std::shared_ptr<const riffle_grammar> grammar_behind(const riffle_grammar* grammar,
-                                                       const std::string& field,
-                                                       const std::string& text) const;
-  void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens, Options options,
-              const ReasoningSplit& split);
-  void submit(Place place, std::vector<int32_t> tokens, const Options& options);
+  void submit(Place place);
   void drop_answers(Jobs::iterator job);  // called if the line has failed
   void conclude(Place place);             // called when an answer has ended
   BatchError error_of(const Place& place, riffle_status status, const std::string& text) const;
@@ -97,8 +85,6 @@ class BatchRunner {
   BatchOutput& output_;
   BatchProgress& progress_;
   AnsweringModel by_;
-  GrammarCache grammars_;
-  ReasoningMarks marks_;
   bool reads_effort_, reads_thinking_;  // variables that the chat template reads
   size_t max_seqs_;
   Scheduler scheduler_;

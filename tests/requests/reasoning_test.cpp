@@ -1,11 +1,12 @@
 // Answers of models that think, parted as they come.
-#include "cli/reasoning.h"
+#include "requests/reasoning.h"
 
 #include <catch2/catch.hpp>
 
+#include "api/api_handles.h"
 #include "tests/model/test_files.h"
 
-using namespace riffle::cli;
+using namespace riffle::requests;
 
 namespace {
 
@@ -39,7 +40,7 @@ void check(const std::string& text, bool in_reasoning, const std::string& reason
 
 }  // namespace
 
-TEST_CASE("reasoning between marks is kept apart from the answer", "[cli]") {
+TEST_CASE("reasoning between marks is kept apart from the answer", "[requests]") {
   check("<think>\nwhy, because\n</think>\n\nYes.\n", false, "why, because", "Yes.\n");
   check("why\n</think>\n\nYes.", true, "why", "Yes.");
   check("<think>why</think>Yes.", true, "why", "Yes.");  // the mark comes again
@@ -55,7 +56,7 @@ TEST_CASE("reasoning between marks is kept apart from the answer", "[cli]") {
   check("  ", false, "", "  ");
 }
 
-TEST_CASE("marks that are control tokens are known by their ids", "[cli]") {
+TEST_CASE("marks that are control tokens are known by their ids", "[requests]") {
   const ReasoningMarks marks{"[THINK]", "[/THINK]", 8, 9};
   const auto both = [&](const Tokens& tokens, bool in_reasoning) {
     const ReasoningSplit::Parts parts = parted(tokens, in_reasoning, marks);
@@ -67,7 +68,7 @@ TEST_CASE("marks that are control tokens are known by their ids", "[cli]") {
   CHECK(both({{8, ""}, {5, "why"}}, false) == "why|");
 }
 
-TEST_CASE("messages with headers: every channel but the answer's is reasoning", "[cli]") {
+TEST_CASE("messages with headers: every channel but the answer's is reasoning", "[requests]") {
   // 1 <|start|>, 2 <|channel|>, 3 <|message|>, 4 <|end|>, 6 <|constrain|>; 5 is text.
   ReasoningMarks marks{"<|channel|>analysis<|message|>",
                        "<|end|><|start|>assistant<|channel|>final<|message|>"};
@@ -101,7 +102,8 @@ TEST_CASE("messages with headers: every channel but the answer's is reasoning", 
   CHECK(both({{5, "Yes"}, {5, ", final"}}) == "|Yes, final");
 }
 
-TEST_CASE("a header that the prompt has begun names the recipient of the first message", "[cli]") {
+TEST_CASE("a header that the prompt has begun names the recipient of the first message",
+          "[requests]") {
   // 1 <|start|>, 3 <|message|>, 4 <|eom|>; 5 is text.
   ReasoningMarks marks{" to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"};
   marks.header_tokens = {4, 1};
@@ -161,14 +163,14 @@ struct ControlModel {
   ControlModel& operator=(const ControlModel&) = delete;
 };
 
-TEST_CASE("recipients are found in the model's vocabulary", "[cli]") {
+TEST_CASE("recipients are found in the model's vocabulary", "[requests]") {
   const ControlModel m(
       "{% for m in messages %}{% if m.reasoning_content %}"
       "{{ '<|start|>assistant to=self<|message|>' + m.reasoning_content + '<|eom|>' }}{% endif %}"
       "<|start|>{{ m.role }}{{ ' to=user' if m.role == 'assistant' }}<|message|>{{ m.content }}"
       "<|eot|>{% endfor %}<|start|>assistant",
       {"<|start|>", "<|message|>", "<|eom|>", "<|eot|>"});
-  const ReasoningMarks marks = reasoning_marks(m.model);
+  const ReasoningMarks marks = reasoning_marks(*m.model->model);
   CHECK(riffle_is_end_token(m.model, m.first + 3));
   CHECK_FALSE(riffle_is_end_token(m.model, m.first + 2));  // it ends the reasoning
   CHECK(marks.message_token == m.first + 1);
@@ -177,13 +179,13 @@ TEST_CASE("recipients are found in the model's vocabulary", "[cli]") {
   CHECK(marks.reasoning_recipient == " to=self");
 }
 
-TEST_CASE("headers are found in the model's vocabulary", "[cli]") {
+TEST_CASE("headers are found in the model's vocabulary", "[requests]") {
   const ControlModel m(
       "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content "
       "}}<|end|>"
       "{% endfor %}<|start|>assistant",
       {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"});
-  const ReasoningMarks marks = reasoning_marks(m.model);
+  const ReasoningMarks marks = reasoning_marks(*m.model->model);
   CHECK(marks.message_token == m.first + 2);
   CHECK(marks.header_tokens == std::vector<int32_t>{m.first + 3, m.first, m.first + 1});
   CHECK(marks.answer_channel == "final");
@@ -191,7 +193,7 @@ TEST_CASE("headers are found in the model's vocabulary", "[cli]") {
   CHECK(marks.end_token == -1);
 }
 
-TEST_CASE("a model without marks has no reasoning", "[cli]") {
+TEST_CASE("a model without marks has no reasoning", "[requests]") {
   const ReasoningSplit::Parts parts = parted({{5, "<think>a</think>b"}}, false, {});
   CHECK(parts.reasoning.empty());
   CHECK(parts.answer == "<think>a</think>b");

@@ -1,26 +1,29 @@
-// One line of a batch file as JSON, and checks of its fields, with errors that name the field.
-// Lines are untrusted.
+// A request as JSON, and checks of its fields, with errors that name the field.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "cli/batch/format.h"
+#include "requests/request.h"
+#include "util/json.h"
 
-namespace riffle::cli {
+namespace riffle::requests {
 
-// Input is parsed into maps: ordered_json compares keys one by one, which is slow for many keys.
-using JsonIn = nlohmann::json;
+// Parses a text that holds one object. Throws Refused. custom_id: gets this member of the object as
+// far as it was read, also before an exception.
+Json parse_object(std::string_view text, std::string* custom_id);
 
-// Parses a line that holds one object. Throws BatchError, whose message does not name the line.
-JsonIn parse_object(std::string_view line);
+// Returns the members in the order of their keys, so that of several errors the same one is
+// reported, whatever order they are written in.
+std::vector<const Json::Member*> members_by_key(const Json& object);
 
-// Shortens text from the file for a message, to one line.
+// Returns the member of this name; null: there is none, or it is null.
+const Json* given(const Json& object, std::string_view name);
+
+// Shortens text from the request for a message, to one line in quotes.
 std::string shown(std::string text);
 
 // Treatment of a field.
@@ -45,37 +48,36 @@ auto field_named(const Table& table, std::string_view name) -> decltype(std::dat
   return at == std::end(table) ? nullptr : &*at;
 }
 
-// Checks fields of one line. Every failure is a BatchError that names line and field.
+// Checks fields of one request. Every failure is a Refused that names the field.
 class Fields {
  public:
   // ignored: gets the names of fields that are not read; must outlive this object. ignore_unknown:
   // whether fields that riffle does not know may be left unread too.
-  Fields(size_t line, std::string custom_id, bool ignore_unknown, IgnoredFields* ignored)
-      : line_(line),
-        custom_id_(std::move(custom_id)),
-        ignore_unknown_(ignore_unknown),
-        ignored_(ignored) {}
+  Fields(bool ignore_unknown, IgnoredFields* ignored)
+      : ignore_unknown_(ignore_unknown), ignored_(ignored) {}
 
-  [[noreturn]] void fail(const char* code, const std::string& text) const;
-  [[noreturn]] void wrong(const std::string& field, const JsonIn& found,
+  // text: the whole message. field: with its path.
+  [[noreturn]] void fail(const Reason& reason, const std::string& field,
+                         const std::string& text) const;
+  [[noreturn]] void missing(const std::string& field, const std::string& expected = "") const;
+  [[noreturn]] void wrong(const std::string& field, const Json& found,
                           const std::string& expected) const;
 
-  std::string text(const std::string& field, const JsonIn& value) const;
+  std::string text(const std::string& field, const Json& value) const;
   // Returns a text; refuses NUL characters.
-  std::string plain_text(const std::string& field, const JsonIn& value) const;
-  bool truth(const std::string& field, const JsonIn& value) const;
-  // Sets the option that belongs to the setting.
-  void take(const std::string& field, const JsonIn& value, const SettingRow& setting,
-            Options& options) const;
-  double real(const std::string& field, const JsonIn& value, double low, double high) const;
+  std::string plain_text(const std::string& field, const Json& value) const;
+  bool truth(const std::string& field, const Json& value) const;
+  // Sets the setting with this name (util/settings.h).
+  void take(const std::string& field, const Json& value, const char* setting,
+            GenerateOptions* options) const;
+  double real(const std::string& field, const Json& value, double low, double high) const;
   // Returns a whole number from low to high. Requires: low is not negative.
   template <typename T>
-  T integer(const std::string& field, const JsonIn& value, T low, T high) const {
+  T integer(const std::string& field, const Json& value, T low, T high) const {
     const std::string expected =
         "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-    // The parser stores a whole number as unsigned if it is 0 or more.
-    if (!value.is_number_unsigned()) wrong(field, value, expected);
-    const uint64_t v = value.get<uint64_t>();
+    if (!value.is_unsigned()) wrong(field, value, expected);
+    const uint64_t v = value.whole();
     if (v < static_cast<uint64_t>(low) || v > static_cast<uint64_t>(high))
       wrong(field, value, expected);
     return static_cast<T>(v);
@@ -85,15 +87,13 @@ class Fields {
   // null as `use` means an unknown field. object: the object that holds the field, such as "body.".
   // described: the same for notices, without numbers of messages and parts.
   bool is_read(const FieldUse* use, const std::string& object, const std::string& described,
-               const std::string& key, const JsonIn& value) const;
+               const std::string& key, const Json& value) const;
 
  private:
   void ignore(std::vector<std::string>& names, const std::string& name) const;
 
-  size_t line_;
-  std::string custom_id_;
   bool ignore_unknown_;
   IgnoredFields* ignored_;
 };
 
-}  // namespace riffle::cli
+}  // namespace riffle::requests
