@@ -5,13 +5,12 @@ of the clients hang up midway.
     tools/bench/serve_load.py http://127.0.0.1:8080 --pid PID [--seconds 600] [--clients 64] [--csv FILE]
 
 Prints a line every ten seconds and a summary: requests by outcome, answer tokens per second, time to the first token, and
-the resident memory of process PID. Ends with 1 if a request had an error that was not asked for. Standard library only, so
+the resident memory of process PID without mapped files. Ends with 1 if a request had an error that was not asked for. Standard library only, so
 it runs the same against other servers.
 """
 import argparse
 import asyncio
 import json
-import os
 import random
 import time
 
@@ -30,9 +29,9 @@ class Figures:
 
 
 def resident(pid):
-    """Returns the resident memory of a process in MiB."""
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    """Returns the resident memory of a process in MiB, without files that it maps."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) / 1024
 
 
 def prompt(draw, n_documents):
@@ -127,7 +126,7 @@ async def main():
     print(f"requests: {sum(figures.outcomes.values())}: {figures.outcomes}")
     print(f"answer tokens: {figures.tokens}, {figures.tokens / took:.1f}/s")
     print(f"first token: median {percentile(figures.first, 0.5):.2f} s, 95% {percentile(figures.first, 0.95):.2f} s")
-    print(f"resident memory, MiB: first quarter at most {max(r[1] for r in rows[:quarter]):.1f}, last quarter at most {max(r[1] for r in rows[-quarter:]):.1f}")
+    print(f"resident memory without mapped files, MiB: first quarter at most {max(r[1] for r in rows[:quarter]):.1f}, last quarter at most {max(r[1] for r in rows[-quarter:]):.1f}")
     for text in figures.errors[:5]:
         print("error:", text)
     if a.csv:

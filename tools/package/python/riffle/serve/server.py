@@ -19,6 +19,10 @@ from .app import Served, make_app
 from .options import Serving
 
 
+#: Tokens of a prompt that are read between two tokens of the other answers.
+PROMPT_PART = 256
+
+
 def say(serving: Serving, text: str) -> None:
     if not serving.quiet:
         print(f"[{text}]", file=sys.stderr, flush=True)
@@ -144,6 +148,9 @@ def serve(serving: Serving) -> None:
         with Model(
             serving.model, chat_template=serving.chat_template, weights=serving.weights
         ) as model:
+            # Parts of a second: other answers wait while a part of a prompt is read.
+            part = PROMPT_PART * model.info.n_layers
+            serving.settings.setdefault("max_inject_tokens", part)
             with Engine(
                 model,
                 max_seqs=serving.max_seqs,
