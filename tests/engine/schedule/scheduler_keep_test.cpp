@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/engine/schedule/scheduled.h"
+#include "tests/model/test_files.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -78,7 +79,7 @@ TEST_CASE("scheduler: a conversation is kept once", "[scheduler]") {
   Run run(r, so);
   Ask turn = ask(400, 1, 8);
   answer(run, turn);
-  const int64_t one = host_kv_bytes(r);
+  const uint64_t one = host_kv_bytes(r);
   for (uint32_t i = 0; i < 3; ++i) {
     const auto more = some_tokens(30, 70 + i);
     const size_t before = turn.prompt.size();
