@@ -321,10 +321,10 @@ TEST_CASE("an answer that must call does so, in the syntax of each format", "[re
       "[TOOL_CALLS]",      "[TOOL_CALLS] [ARGS]",    "<|start_header_id|> \"parameters\": ",
       "<|tool_call>call:", "<|tool_call_start|>"};
   for (const char* const sign : signs) {
-    const std::string text = std::string("{% if tools %}{{ tools | tojson }}{{ '") + sign +
+    const std::string text = std::string("{% if tools %}{{ '") + sign +
                              "' }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
     model->model->chat = std::make_unique<const ChatTemplate>(text);
-    for (int seed = 0; seed < 6; ++seed) {
+    for (int seed = 0; seed < 4; ++seed) {
       const bool named = seed % 2 == 0;
       const std::string choice =
           named ? R"({"type":"function","function":{"name":"get_weather"}})" : R"("required")";
