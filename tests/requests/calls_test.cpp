@@ -127,6 +127,10 @@ TEST_CASE("calls as XML (Qwen3-Coder, Qwen3.5)", "[requests]") {
         "get_weather({\"city\": \"\"})");
   check("xml", "<tool_call>\n<function=stop>\n<b></tool_call>z",
         "stop(<b>!byte 29 of the call: expected <parameter= or </function>'z'");
+  check("xml", "a <function=(> b",
+        "'a<function=(>'!byte 13 of the call: expected the name of a function' b'");
+  check("xml", "x<function=y",
+        "'x<function='!byte 1 of the call: the answer ended, expected the name of a function'y'");
 }
 
 TEST_CASE("calls with keys and values in tags (GLM)", "[requests]") {

@@ -24,6 +24,10 @@ class Watch : public CallSink {
 
 }  // namespace
 
+bool is_name(std::string_view text) {
+  return !text.empty() && text.find_first_of(" \t\r\n\"'`,:;=()[]{}<>|") == text.npos;
+}
+
 std::string_view without_left(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
 }
@@ -104,6 +108,11 @@ bool MarkedCalls::inside(bool over, CallSink* out) {
       error_ = error;
       state_ = State::SWALLOW;
     } else {
+      // A marker that is a part of the body is not looked at again.
+      if (raw_.empty()) {
+        raw_ = held_.substr(0, kept_.size());
+        held_.erase(0, raw_.size());
+      }
       // Text of earlier calls of the body has been taken.
       if (!began_) out->content(raw_);
       out->broken(error);

@@ -55,7 +55,7 @@ class GemmaCall : public CallBody {
     std::string_view name =
         text->substr(std::min(kCall.size(), end), end - std::min(kCall.size(), end));
     name = without_left(name.substr(0, name.find_last_not_of(kSpaces) + 1));
-    if (name.empty()) return broken("expected the name of a function");
+    if (!is_name(name)) return broken("expected the name of a function");
     out->begin(name);
     json_.clear();
     open_ = "{";
@@ -78,13 +78,11 @@ class GemmaCall : public CallBody {
       key = text->substr(kQuote.size(), end - kQuote.size());
       end = text->find(':', end);
     } else {
-      end = text->find(':');
+      end = text->find_first_of(":,}");
+      if (end != text->npos && (*text)[end] != ':') return broken("expected a key and a colon");
       key = text->substr(0, end);
     }
-    if (end == text->npos) {
-      return text->find_first_of(",}") != text->npos ? broken("expected a key and a colon")
-                                                     : wait(over, "a colon");
-    }
+    if (end == text->npos) return wait(over, "a colon");
     put("\"" + json_string(key) + "\":", out);
     text->remove_prefix(end + 1);
     at_ = At::VALUE;

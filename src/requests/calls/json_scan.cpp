@@ -153,7 +153,7 @@ CallBody::Step CallObject::value(std::string_view* text, bool over, CallSink* ou
 
 CallBody::Step CallObject::take_value(CallSink* out) {
   if (key_ == "name") {
-    if (named_ || !read_string(value_, &name_) || name_.empty()) return broken("expected a name");
+    if (named_ || !read_string(value_, &name_) || !is_name(name_)) return broken("expected a name");
     named_ = true;
     if (!has_arguments_ || begun_) return Step::DONE;
   } else if ((key_ == "arguments" || key_ == "parameters") && !has_arguments_) {

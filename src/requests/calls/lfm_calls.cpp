@@ -72,8 +72,7 @@ class LfmCall : public CallBody {
     if (end == text->npos) return wait(over, "(");
     std::string_view name = text->substr(0, end);
     name = name.substr(0, name.find_last_not_of(kSpaces) + 1);
-    if (name.empty() || name.find_first_of(" \t\r\n\"',=[]{}") != name.npos)
-      return broken("expected the name of a function");
+    if (!is_name(name)) return broken("expected the name of a function");
     out->begin(name);
     json_.clear();
     open_ = "(";
@@ -91,14 +90,12 @@ class LfmCall : public CallBody {
       return Step::DONE;
     }
     if (!call) return value(text, over, out);
-    const size_t end = text->find('=');
-    if (end == text->npos)
-      return text->find_first_of(",)") != text->npos ? broken("expected a keyword and =")
-                                                     : wait(over, "=");
+    const size_t end = text->find_first_of("=,)");
+    if (end == text->npos) return wait(over, "=");
+    if ((*text)[end] != '=') return broken("expected a keyword and =");
     std::string_view key = text->substr(0, end);
     key = key.substr(0, key.find_last_not_of(kSpaces) + 1);
-    if (key.empty() || key.find_first_of(" \t\r\n\"',()[]{}") != key.npos)
-      return broken("expected a keyword and =");
+    if (!is_name(key)) return broken("expected a keyword and =");
     put("\"" + json_string(key) + "\": ", out);
     text->remove_prefix(end + 1);
     at_ = At::VALUE;

@@ -70,7 +70,7 @@ class MistralCall : public CallBody {
     if (!rest.starts_with(kArgs) && !rest.starts_with('{')) return broken("expected [ARGS]");
     std::string_view name = text->substr(0, end);
     name = name.substr(0, name.find_last_not_of(kSpaces) + 1);
-    if (name.empty()) return broken("expected the name of a function");
+    if (!is_name(name)) return broken("expected the name of a function");
     out->begin(name);
     *text = rest.starts_with(kArgs) ? rest.substr(kArgs.size()) : rest;
     at_ = At::ARGUMENTS;

@@ -107,7 +107,7 @@ class XmlCall : public CallBody {
           return broken("expected <function=");
         if (!take_to(text, ">", &word)) return wait(over, "the name of a function");
         word = trimmed(std::string_view(word).substr(std::min(kFunction.size(), word.size())));
-        if (word.empty()) return broken("expected the name of a function");
+        if (!is_name(word)) return broken("expected the name of a function");
         out->begin(word);
         parameters_ = Parameters(tools_.find(word), true);
         at_ = At::PARAMETER;
@@ -149,8 +149,7 @@ class GlmCall : public CallBody {
         const size_t end = text->find('<');
         if (end == text->npos) return wait(over, "<arg_key> or </tool_call>");
         word = trimmed(text->substr(0, end));
-        if (word.empty() || word.find_first_of(kSpaces) != word.npos)
-          return broken("expected the name of a function");
+        if (!is_name(word)) return broken("expected the name of a function");
         text->remove_prefix(end);
         out->begin(word);
         parameters_ = Parameters(tools_.find(word), false);
