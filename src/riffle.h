@@ -34,6 +34,7 @@
  *     riffle_steps.h         decode steps, logits, forks: an answer loop of your own
  *     riffle_grammar.h       constraints on answers: grammars, biases, sequence breakers
  *     riffle_batch.h         many requests at once
+ *     riffle_request.h       requests and answers in the form of OpenAI's API, tools
  *     riffle_session_file.h  sessions on disk
  *     riffle_tools.h         memory plans, statistics, the table of settings, quantization
  *     riffle_measure.h       synthetic models and attention, scores, row reports, timers

@@ -46,6 +46,10 @@ extern "C" {
  *   the prompt is long; chunks: a piece of the prompt through all layers, as other systems do;
  *   whole: the whole prompt
  * - prefix-reuse: false: read each prompt on its own, also if prompts begin alike
+ * - keep-seqs: number of finished sequences that are kept for later prompts, the most recently used
+ *   ones, while there is memory for them; 0: a finished sequence is kept only while a waiting
+ * prompt shares its beginning. They do not count against max-seqs, but without host-mem they count
+ *   against "sessions": give it max-seqs and keep-seqs together
  * - ws-control: false: all sequences that hold KV step together (for comparison) */
 typedef struct riffle_scheduler riffle_scheduler;
 
@@ -86,6 +90,13 @@ typedef void (*riffle_request_prompt_fn)(void* user, uint64_t id, riffle_session
 RIFFLE_API riffle_status riffle_scheduler_create(riffle_context* context,
                                                  const riffle_options* options, void* user,
                                                  riffle_scheduler** scheduler);
+/* Sets the options "sessions", "host-mem" and "max-seqs" for a scheduler of max_seqs sequences (0:
+ * 8, or fewer if memory is short), as `riffle batch` does: each sequence gets the whole context,
+ * and without host-mem the KV may take three quarters of the machine's memory. If no plan can be
+ * made, riffle_context_create reports the error. */
+RIFFLE_API riffle_status riffle_plan_scheduler(riffle_model* model, riffle_options* options,
+                                               int32_t max_seqs);
+
 /* Frees the scheduler. Requests that have not ended get no answer. */
 RIFFLE_API void riffle_scheduler_free(riffle_scheduler* scheduler);
 
@@ -111,6 +122,38 @@ RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler* scheduler);
 /* Returns the number of requests that have not ended. */
 RIFFLE_API size_t riffle_scheduler_pending(const riffle_scheduler* scheduler);
 
+/* ---- prefix cache */
+
+/* A folder that keeps the beginnings of prompts on disk, for later requests and other processes.
+ * Each entry is a saved session. Contexts whose sessions do not fit each other use other entries
+ * of the same folder. riffle batch --prefix-cache uses the same folders. */
+typedef struct riffle_prefix_cache riffle_prefix_cache;
+
+typedef enum riffle_keep {
+  RIFFLE_KEEP_SHARED = 0, /* saves what a prompt shares with another of the last prompts */
+  RIFFLE_KEEP_ALL = 1 /* saves whole prompts, unless less than a quarter of one is missing there */
+} riffle_keep;
+
+/* Opens a folder, and makes it if it is missing. max_bytes: size of all entries, of which the least
+ * recently used are removed; 0: half of the sum of their bytes and the disk's free space.
+ * RIFFLE_IO. */
+RIFFLE_API riffle_status riffle_prefix_cache_open(const char* folder, uint64_t max_bytes,
+                                                  riffle_prefix_cache** cache, char* err,
+                                                  size_t err_size);
+/* Frees the cache; free its scheduler before it. */
+RIFFLE_API void riffle_prefix_cache_free(riffle_prefix_cache* cache);
+/* Facts, valid until the next call on the cache or its scheduler:
+ *   saved, saved_tokens: entries saved, and their tokens
+ *   notice: "", or notes for a user, such as a damaged entry or a full disk; joined by "; " */
+RIFFLE_API const riffle_info* riffle_prefix_cache_info(riffle_prefix_cache* cache);
+/* Makes the scheduler begin prompts with entries of the cache, and save beginnings of at least 512
+ * tokens when a prompt has been read. A file from riffle_request_begin_fn goes first. Errors are
+ * not the requests': what cannot be loaded is read. RIFFLE_UNSUPPORTED: requests cannot take over
+ * KV with these selections (riffle_session_fork). */
+RIFFLE_API riffle_status riffle_scheduler_use_prefix_cache(riffle_scheduler* scheduler,
+                                                           riffle_prefix_cache* cache,
+                                                           riffle_keep keep);
+
 /* Facts of the last iteration that succeeded, valid until the next call of riffle_scheduler_step:
  *   n_waiting, n_prefilling, n_decoding: requests after it
  *   decode_rows, skipped: sequences that stepped; sequences that did not fit
@@ -119,6 +162,8 @@ RIFFLE_API size_t riffle_scheduler_pending(const riffle_scheduler* scheduler);
  *   prefill_kv_blocks: blocks that the device holds for prompts. emu: one layer of the longest
  *     prompt so far. cuda: one layer of the prompt that is being read, or two small ones, so that
  *     one can go to the host meanwhile
+ *   prefill_request, prefill_share: id of the request whose prompt it read (0: none), and the share
+ *     of the prompt, 0 to 1, that has been read or was taken over
  *   working_set: estimate, before the step, of the blocks that the sequences read; available: slots
  *     for them (0: no pool). With working-set-steps 0 the estimate is for the most steps whose
  *     blocks fit, or for one step if none fit

@@ -4,10 +4,27 @@
 
 using namespace riffle;
 
-// Returns 'a' for a printable byte, 0x0a for another.
-static std::string shown_byte(char byte) {
-  const auto code = static_cast<unsigned char>(byte);
-  return code > 0x20 && code < 0x7f ? format("'%c'", byte) : format("0x%02x", code);
+std::shared_ptr<const riffle_grammar> riffle::compiled(riffle_model* model,
+                                                       riffle_grammar_kind kind,
+                                                       std::string_view text) {
+  auto out = std::make_shared<riffle_grammar>();
+  out->tokenizer = &tokenizer_of(*model);
+  out->grammar = grammar::compile_grammar(*model->model, tokens_of(model), kind, text);
+  return out;
+}
+
+std::shared_ptr<const grammar::TokenTries> riffle::tokens_of(riffle_model* model) {
+  const std::lock_guard<std::mutex> lock(model->tokens_lock);
+  if (!model->tokens) model->tokens = grammar::token_tries(*model->model);
+  return model->tokens;
+}
+
+std::shared_ptr<const grammar::TokenTries> riffle::tokens_of(
+    riffle_model* model, std::span<const std::string_view> markers) {
+  // The markers are those of the model's format, always the same.
+  const std::lock_guard<std::mutex> lock(model->tokens_lock);
+  if (!model->marked_tokens) model->marked_tokens = grammar::marked_tries(*model->model, markers);
+  return model->marked_tokens;
 }
 
 extern "C" {
@@ -20,16 +37,8 @@ riffle_status riffle_grammar_create(riffle_model* model, riffle_grammar_kind kin
     require(model, "model");
     require(text || !text_len, "text");
     require(grammar, "grammar");
-    auto out = std::make_unique<riffle_grammar>();
-    out->tokenizer = &tokenizer_of(*model);
-    std::shared_ptr<const grammar::TokenTries> tokens;
-    {
-      const std::lock_guard<std::mutex> lock(model->tokens_lock);
-      if (!model->tokens) model->tokens = grammar::token_tries(*model->model);
-      tokens = model->tokens;
-    }
-    out->grammar = grammar::compile_grammar(*model->model, std::move(tokens), kind,
-                                            std::string_view(text, text_len));
+    auto out = std::make_unique<riffle_grammar>(
+        *compiled(model, kind, std::string_view(text ? text : "", text_len)));
     *grammar = out.release();
   });
 }
@@ -42,16 +51,8 @@ riffle_status riffle_grammar_continue(const riffle_grammar* grammar, const char*
     require(grammar, "grammar");
     require(text || !text_len, "text");
     require(rest, "rest");
-    auto out = std::make_unique<riffle_grammar>(*grammar);
-    if (text_len) out->begun.append(text, text_len);
-    grammar::Matcher matcher(out->grammar, {});
-    const std::string_view begun = out->begun;
-    for (size_t i = 0; i < begun.size(); ++i)
-      if (!matcher.accept(begun.substr(i, 1)))
-        fail(RIFFLE_BAD_ARGUMENT,
-             "text: found %s at byte %zu, which the grammar does not allow there; expected the "
-             "beginning of a text of the grammar",
-             shown_byte(begun[i]).c_str(), i + 1 - std::min(i, grammar->begun.size()));
+    auto out = std::make_unique<riffle_grammar>(
+        *grammar::continued(*grammar, std::string_view(text ? text : "", text_len)));
     *rest = out.release();
   });
 }

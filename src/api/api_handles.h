@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/schedule/scheduler.h"
 #include "grammar/token_tries.h"
+#include "requests/grammar_cache.h"
 #include "riffle_batch.h"
 #include "riffle_session_file.h"
 #include "riffle_steps.h"
@@ -31,6 +32,8 @@ struct riffle_model {
   std::mutex tokens_lock;        // several threads may create grammars at once
   std::shared_ptr<const riffle::grammar::TokenTries>
       tokens;  // tries for grammars; null before the first grammar
+  std::shared_ptr<const riffle::grammar::TokenTries> marked_tokens;  // for those of calls; null
+  riffle::requests::GrammarCache grammars;                           // grammars of requests
   ErrorText error = "";
 };
 
@@ -66,6 +69,11 @@ struct riffle_scheduler {
   riffle_request_begin_fn on_begin = nullptr;
   riffle_request_prompt_fn on_prompt = nullptr;
   riffle_info iteration;
+};
+
+struct riffle_prefix_cache {
+  riffle::PrefixCache cache;
+  riffle_info info;
 };
 
 namespace riffle {
@@ -142,6 +150,14 @@ void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out)
   if (n) require(out, "the output buffer");
   std::copy_n(values, n, out);
 }
+
+// Compiles a grammar for the model. tokens_of: the tries that its grammars share.
+std::shared_ptr<const riffle_grammar> compiled(riffle_model* model, riffle_grammar_kind kind,
+                                               std::string_view text);
+std::shared_ptr<const grammar::TokenTries> tokens_of(riffle_model* model);
+// Does the same for grammars of calls (grammar::marked_tries).
+std::shared_ptr<const grammar::TokenTries> tokens_of(riffle_model* model,
+                                                     std::span<const std::string_view> markers);
 
 // The model's tokenizer; a model without one is RIFFLE_UNSUPPORTED.
 const Tokenizer& tokenizer_of(const riffle_model& model);

@@ -8,22 +8,12 @@
 #include "import/load_model.h"
 #include "import/read_config.h"
 #include "quantize/quantize_model.h"
+#include "requests/conversation.h"
 #include "text/tokenizer.h"
 
 using namespace riffle;
 
 namespace {
-
-ChatOptions chat_options_of(const ConversationOptions& o) {
-  ChatOptions out;
-  out.thinking = o.thinking == ThinkingRule::ON    ? Thinking::ON
-                 : o.thinking == ThinkingRule::OFF ? Thinking::OFF
-                                                   : Thinking::DEFAULT;
-  out.reasoning_effort = o.reasoning_effort;
-  TemplateDate date;
-  if (read_date(o.date, &date)) out.date = date;
-  return out;
-}
 
 // Returns a conversation's tokens, and whether the answer begins inside reasoning.
 std::pair<std::vector<int32_t>, bool> conversation_tokens(const riffle_model& model,
@@ -38,16 +28,8 @@ std::pair<std::vector<int32_t>, bool> conversation_tokens(const riffle_model& mo
     const char* const reasoning = messages[i].reasoning;
     list.push_back({messages[i].role, messages[i].content, reasoning ? reasoning : ""});
   }
-  const Tokenizer& tokenizer = tokenizer_of(model);
-  const Model& m = *model.model;
-  if (!m.chat) {
-    fail(RIFFLE_UNSUPPORTED,
-         "%s; --chat-template NAME (option chat-template of riffle_model_load) sets one: %s",
-         m.chat_template.empty() ? "the model carries no chat template" : m.chat_error.c_str(),
-         chat_family_names().c_str());
-  }
-  const SourcedText text = m.chat->text(tokenizer, list, chat_options_of(options.chat));
-  return {m.chat->tokens(tokenizer, text), m.chat->begins_reasoning(text, list)};
+  const requests::ChatPrompt prompt = requests::chat_prompt(*model.model, list, options.chat);
+  return {prompt.tokens, prompt.in_reasoning};
 }
 
 }  // namespace

@@ -80,6 +80,27 @@ riffle_status riffle_scheduler_create(riffle_context* context, const riffle_opti
   });
 }
 
+riffle_status riffle_plan_scheduler(riffle_model* model, riffle_options* options,
+                                    int32_t max_seqs) {
+  constexpr int32_t kUsualSeqs = 8;
+  if (!options) return RIFFLE_BAD_ARGUMENT;
+  return guarded(options->error, sizeof options->error, [&] {
+    require(model, "model");
+    if (max_seqs < 0) fail(RIFFLE_BAD_ARGUMENT, "max_seqs is %d, expected 0 or more", max_seqs);
+    options->context.n_sessions = max_seqs ? 1 : kUsualSeqs;
+    riffle_info* made = nullptr;
+    riffle_plan_memory(model, options, &made, nullptr, 0);
+    const std::unique_ptr<riffle_info> plan(made);
+    if (plan)
+      options->context.host_mem =
+          static_cast<uint64_t>(riffle_info_number(made, "shared_host_mem"));
+    if (max_seqs == 0)
+      max_seqs =
+          plan ? std::max(1, static_cast<int>(riffle_info_number(made, "usual_sessions"))) : 1;
+    options->context.n_sessions = options->scheduler.max_seqs = max_seqs;
+  });
+}
+
 void riffle_scheduler_free(riffle_scheduler* scheduler) {
   if (!scheduler) return;
   scheduler->context->scheduler = nullptr;
@@ -115,6 +136,43 @@ void riffle_scheduler_on_begin(riffle_scheduler* scheduler, riffle_request_begin
 }
 void riffle_scheduler_on_prompt(riffle_scheduler* scheduler, riffle_request_prompt_fn fn) {
   if (scheduler) scheduler->on_prompt = fn;
+}
+
+riffle_status riffle_prefix_cache_open(const char* folder, uint64_t max_bytes,
+                                       riffle_prefix_cache** cache, char* err, size_t err_size) {
+  if (cache) *cache = nullptr;
+  return guarded(err, err_size, [&] {
+    require(folder, "folder");
+    require(cache, "cache");
+    *cache = new riffle_prefix_cache{PrefixCache(folder, max_bytes), {}};
+  });
+}
+
+void riffle_prefix_cache_free(riffle_prefix_cache* cache) {
+  if (!cache) return;
+  guarded(nullptr, 0, [&] { cache->cache.trim(); });
+  delete cache;
+}
+
+const riffle_info* riffle_prefix_cache_info(riffle_prefix_cache* cache) {
+  if (!cache) return nullptr;
+  const auto fill = [&] {
+    riffle_info info;
+    info.add("saved", cache->cache.saved());
+    info.add("saved_tokens", cache->cache.saved_tokens());
+    info.add("notice", cache->cache.notice());
+    cache->info = std::move(info);
+  };
+  return guarded(nullptr, 0, fill) == RIFFLE_OK ? &cache->info : nullptr;
+}
+
+riffle_status riffle_scheduler_use_prefix_cache(riffle_scheduler* scheduler,
+                                                riffle_prefix_cache* cache, riffle_keep keep) {
+  return on_scheduler(scheduler, [&] {
+    require(cache, "cache");
+    scheduler->scheduler->use_prefix_cache(
+        cache->cache, keep == RIFFLE_KEEP_ALL ? KeepPrefixes::ALL : KeepPrefixes::SHARED);
+  });
 }
 
 riffle_status riffle_scheduler_step(riffle_scheduler* scheduler) {

@@ -280,6 +280,8 @@ riffle_info facts_of(const Iteration& it) {
   info.add("prefill_token_layers", it.prefill_token_layers);
   info.add("prefill_pairs", it.prefill_pairs);
   info.add("prefill_kv_blocks", it.prefill_kv_blocks);
+  info.add("prefill_request", it.prefill_request);
+  info.add("prefill_share", it.prefill_share);
   info.add("working_set", it.working_set);
   info.add("available", it.available);
   info.add("blocks_loaded", it.blocks_loaded);

@@ -7,12 +7,22 @@
 #include <vector>
 
 #include "chat/sourced_text.h"
+#include "util/json.h"
 
 namespace riffle {
 
+// A call of a tool in an assistant's message.
+struct ChatCall {
+  std::string id, name;
+  Json arguments;    // an object
+  std::string text;  // the arguments as they were written
+};
+
 struct ChatMessage {
   std::string role, content;
-  std::string reasoning;  // an assistant's reasoning, before its content; "": none
+  std::string reasoning = {};           // an assistant's reasoning, before its content; "": none
+  std::vector<ChatCall> calls = {};     // an assistant's
+  std::string call_id = {}, name = {};  // a tool's message: the call that it answers, and its tool
 };
 
 // Texts around a message's content. trim: white space around the content is removed.

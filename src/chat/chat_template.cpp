@@ -63,7 +63,8 @@ void check_messages(const std::vector<ChatMessage>& messages) {
 }
 
 bool is_blank(const ChatMessage& message) {
-  return strip_left(message.content).empty() && strip_left(message.reasoning).empty();
+  return strip_left(message.content).empty() && strip_left(message.reasoning).empty() &&
+         message.calls.empty();
 }
 
 // Drops blank messages of an assistant at the end: continuing one means beginning an answer.
@@ -84,27 +85,29 @@ size_t end_of(const SourcedText& text, size_t message) {
   return end;
 }
 
-// Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
-// names, in this order. parts: content is a list of one text part. Programs that may also send
-// images give it in this form.
-Value message_value(const ChatMessage& message, int number, bool parts) {
-  const bool known =
-      std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);
-  const Value reasoning = Value::string(SourcedText(message.reasoning, number));
+Value value_of(const Json& json, int source) {
+  if (json.is_null()) return Value::none();
+  if (json.is_boolean()) return Value::boolean(json.boolean());
+  if (json.is_real() || (json.is_unsigned() && json.whole() > INT64_MAX))
+    return Value::real(json.number());
+  if (json.is_integer()) return Value::integer(json.integer());
+  if (json.is_string()) return Value::string(SourcedText(json.string(), source));
+  if (json.is_array()) {
+    std::vector<Value> items;
+    for (const Json& one : json.elements()) items.push_back(value_of(one, source));
+    return Value::list(std::move(items));
+  }
   Entries entries;
-  if (!message.reasoning.empty()) entries.emplace_back(Value::string("thinking"), reasoning);
-  entries.emplace_back(
-      Value::string("role"),
-      Value::string(SourcedText(message.role, known ? SourcedText::kTemplate : number)));
-  const Value content = Value::string(SourcedText(message.content, number));
-  const auto part = [&] {
-    return Value::list({Value::dict(
-        {{Value::string("type"), Value::string("text")}, {Value::string("text"), content}})});
-  };
-  entries.emplace_back(Value::string("content"), parts ? part() : content);
-  if (!message.reasoning.empty())
-    entries.emplace_back(Value::string("reasoning_content"), reasoning);
+  for (const Json::Member& m : json.members())
+    entries.emplace_back(Value::string(SourcedText(m.key, source)), value_of(m.value, source));
   return Value::dict(std::move(entries));
+}
+
+size_t bytes_of(const ChatMessage& message) {
+  size_t bytes = message.content.size() + message.reasoning.size();
+  for (const ChatCall& call : message.calls)
+    bytes += call.name.size() + call.id.size() + call.text.size();
+  return bytes;
 }
 
 // Texts of users and of the system must reach the model: otherwise it answers another question.
@@ -125,7 +128,46 @@ void check_printed(const SourcedText& text, const std::vector<ChatMessage>& mess
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view jinja) : jinja_(std::in_place, jinja) {
+// Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
+// names, in this order. Content may be a list of one text part. Programs that may also send images
+// give it in this form.
+Value ChatTemplate::message_value(const ChatMessage& message, int number) const {
+  const bool known =
+      std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);
+  const auto text = [&](const std::string& s) { return Value::string(SourcedText(s, number)); };
+  Entries entries;
+  const auto add = [&](const char* name, Value value) {
+    entries.emplace_back(Value::string(name), std::move(value));
+  };
+  if (!message.reasoning.empty()) add("thinking", text(message.reasoning));
+  add("role", Value::string(SourcedText(message.role, known ? SourcedText::kTemplate : number)));
+  if (!message.calls.empty() && message.content.empty() && !empty_content_)
+    add("content", Value::none());
+  else if (takes_parts(message.role))
+    add("content", Value::list({Value::dict({{Value::string("type"), Value::string("text")},
+                                             {Value::string("text"), text(message.content)}})}));
+  else add("content", text(message.content));
+  if (!message.reasoning.empty()) add("reasoning_content", text(message.reasoning));
+  if (!message.calls.empty()) {
+    std::vector<Value> calls;
+    for (const ChatCall& call : message.calls) {
+      const Value arguments =
+          arguments_as_text_ ? text(call.text) : value_of(call.arguments, number);
+      Value function = Value::dict(
+          {{Value::string("name"), text(call.name)}, {Value::string("arguments"), arguments}});
+      calls.push_back(Value::dict({{Value::string("id"), text(call.id)},
+                                   {Value::string("type"), Value::string("function")},
+                                   {Value::string("function"), std::move(function)}}));
+    }
+    add("tool_calls", Value::list(std::move(calls)));
+  }
+  if (!message.call_id.empty()) add("tool_call_id", text(message.call_id));
+  if (!message.name.empty()) add("name", text(message.name));
+  return Value::dict(std::move(entries));
+}
+
+ChatTemplate::ChatTemplate(std::string_view jinja)
+    : jinja_(std::in_place, jinja), jinja_text_(jinja) {
   for (const auto& marks : kMarks) {
     if (marks_.end.empty() && jinja.find(marks.spelled) != jinja.npos)
       marks_ = {marks.begin, marks.end};
@@ -158,6 +200,40 @@ void ChatTemplate::find_forms() {
     roles_of_parts_.push_back(trial.role);
     if (!prints()) roles_of_parts_ = before;
   }
+  if (jinja_text_.find("tool") != std::string::npos) find_call_forms();
+}
+
+// Templates take a call's arguments as an object, as transformers' documentation has them, or as
+// JSON's text, as OpenAI has them. Printed as an object's repr they would be no JSON.
+void ChatTemplate::find_call_forms() {
+  const std::vector<Json> tools{parse_json(
+      R"({"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object",)"
+      R"("properties":{"kkk":{"type":"string","description":"e"}},"required":["kkk"]}}})",
+      {.depth = 8, .values = 64})};
+  const Json arguments = parse_json(R"({"kkk":"vvv"})", {.depth = 2, .values = 4});
+  const ChatOptions any_day{Thinking::DEFAULT, TemplateDate{2026, 1, 1}, "", &tools};
+  ChatMessage called{"assistant", "", "", {{"abcdefghi", "f", arguments, arguments.dump()}}};
+  ChatMessage result{"tool", "t", "", {}, "abcdefghi", "f"};
+  const auto printed = [&]() -> std::string {
+    try {
+      return rendered({"<s>", "</s>"}, {{"user", "u"}, called, result}, any_day, true).str();
+    } catch (const Error& e) {
+      if (e.status() == RIFFLE_OUT_OF_MEMORY) throw;
+      return "";
+    }
+  };
+  const auto right = [&] {
+    const std::string text = printed();
+    return text.find("vvv") != text.npos && text.find("{'kkk'") == text.npos &&
+           text.find("None") == text.npos;
+  };
+  for (const bool empty : {false, true})
+    for (const bool as_text : {false, true}) {
+      empty_content_ = empty;
+      arguments_as_text_ = as_text;
+      if ((knows_calls_ = right())) return;
+    }
+  empty_content_ = arguments_as_text_ = false;
 }
 
 bool ChatTemplate::takes_parts(const std::string& role) const {
@@ -173,14 +249,22 @@ SourcedText ChatTemplate::rendered(const SpecialTexts& special,
   TemplateInput input;
   std::vector<Value> values;
   for (const ChatMessage& message : messages) {
-    input.bytes += message.content.size() + message.reasoning.size();
-    values.push_back(
-        message_value(message, static_cast<int>(values.size()), takes_parts(message.role)));
+    input.bytes += bytes_of(message);
+    values.push_back(message_value(message, static_cast<int>(values.size())));
+  }
+  Value tools = Value::none();
+  if (options.tools && !options.tools->empty()) {
+    std::vector<Value> list;
+    for (const Json& tool : *options.tools) {
+      input.bytes += tool.dump().size();
+      list.push_back(value_of(tool, SourcedText::kTools));
+    }
+    tools = Value::list(std::move(list));
   }
   auto& variables = input.variables;
   variables.emplace_back("messages", Value::list(std::move(values)));
   variables.emplace_back("add_generation_prompt", Value::boolean(answer));
-  variables.emplace_back("tools", Value::none());
+  variables.emplace_back("tools", std::move(tools));
   variables.emplace_back("documents", Value::none());
   if (options.thinking != Thinking::DEFAULT)
     variables.emplace_back("enable_thinking", Value::boolean(options.thinking == Thinking::ON));
@@ -205,6 +289,13 @@ SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<Cha
   check_messages(messages);
   if (messages.back().role == "assistant" && is_blank(messages.back()))
     return text(tokenizer, without_blank_end(messages), options);
+  const bool tools = options.tools && !options.tools->empty();
+  const bool called = std::any_of(messages.begin(), messages.end(),
+                                  [](const ChatMessage& m) { return !m.calls.empty(); });
+  if (tools && !knows_tools())
+    fail(RIFFLE_UNSUPPORTED, "this model's chat template takes no tools");
+  if (called && !knows_calls_)
+    fail(RIFFLE_UNSUPPORTED, "this model's chat template prints no calls of tools");
   if (family_) {
     for (const std::string& piece : words(family_->required)) {
       if (tokenizer.control_id(piece) < 0) {

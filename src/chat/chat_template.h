@@ -22,6 +22,7 @@ struct ChatOptions {
   // every day. Others that use the date fail without it.
   std::optional<TemplateDate> date;
   std::string reasoning_effort = {};  // the template's variable of this name; "": it is not set
+  const std::vector<Json>* tools = nullptr;  // definitions in OpenAI's form; null: none
 };
 
 // Tags that a model writes around its reasoning; "": its template names none.
@@ -37,6 +38,11 @@ class ChatTemplate {
 
   const char* name() const { return family_ ? family_->name : "own"; }
   bool knows_thinking() const { return jinja_ && jinja_->mentions("enable_thinking"); }
+  // Tells whether the template prints an assistant's calls, and the results that follow them.
+  bool knows_calls() const { return knows_calls_; }
+  bool knows_tools() const { return jinja_ && jinja_->mentions("tools"); }
+  // Returns the template's text; "": a named format.
+  std::string_view text_of_template() const { return jinja_ ? std::string_view(jinja_text_) : ""; }
   bool knows_effort() const { return jinja_ && jinja_->mentions("reasoning_effort"); }
   const ReasoningMarks& reasoning_marks() const { return marks_; }
 
@@ -44,8 +50,9 @@ class ChatTemplate {
   // assistant is not closed, so that the model continues it; a blank one is left out. Throws
   // RIFFLE_BAD_ARGUMENT (no messages, the template refuses them or prints nothing of a message that
   // is not an assistant's, or the last one cannot be continued), RIFFLE_BAD_TEXT (not UTF-8),
-  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a token that the vocabulary
-  // lacks). Characters of messages have the message's number as source.
+  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, needs a token that the vocabulary lacks,
+  // or takes no tools although there are some). Characters of messages have the message's number as
+  // source.
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                    const ChatOptions& options) const;
   // Returns text() as ids. Control tokens spelled in the template become those tokens; the same
@@ -70,10 +77,12 @@ class ChatTemplate {
     std::string bos, eos;  // "": the vocabulary has none
   };
   void find_forms();
+  void find_call_forms();
   // Returns true if the content of this role's messages is passed as a list of parts.
   bool takes_parts(const std::string& role) const;
   SourcedText rendered(const SpecialTexts& special, const std::vector<ChatMessage>& messages,
                        const ChatOptions& options, bool answer) const;
+  Value message_value(const ChatMessage& message, int number) const;
   SourcedText rendered(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                        const ChatOptions& options, bool answer) const;
   SourcedText continued(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
@@ -81,10 +90,15 @@ class ChatTemplate {
 
   const ChatFamily* family_ = nullptr;
   std::optional<JinjaTemplate> jinja_;  // set if there is no family
+  std::string jinja_text_;
   ReasoningMarks marks_;
   // Roles whose content the template reads only as [{"type": "text", "text": ...}], found by trying
   // the template once. Roles that were not tried are treated like the user's.
   std::vector<std::string> roles_of_parts_;
+  // Forms of an assistant's calls that the template prints as JSON, found by trying it once.
+  bool knows_calls_ = false;
+  bool arguments_as_text_ = false;  // arguments are JSON's text, not an object
+  bool empty_content_ = false;      // a message without content has "", not None
 };
 
 }  // namespace riffle

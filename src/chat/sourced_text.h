@@ -9,7 +9,8 @@ namespace riffle {
 
 class SourcedText {
  public:
-  static constexpr int kTemplate = -1;  // a source; any other is the number of a message
+  // Sources; any other is the number of a message. kTools: definitions of tools.
+  static constexpr int kTemplate = -1, kTools = -2;
   // The bytes from the end of the previous run up to `end`. Neighbours have different sources, and
   // no run is empty.
   struct Run {

@@ -500,7 +500,7 @@ class Chat {
     g.set_stop(o_.stop);
     g.set_grammar(grammar_.get());
     g.set("reasoning", reasoning_of(true, in_reasoning, o_.common.thinking));
-    StreamedAnswer answer(reasoning_marks(model_.get()), in_reasoning, true, quiet_);
+    StreamedAnswer answer(answer_parts(model_.get(), in_reasoning), true, quiet_);
     riffle_result result{};
     check(riffle_generate(session_.get(), g.get(), StreamedAnswer::on_token, &answer, &result),
           context_.get());

@@ -280,8 +280,6 @@ std::string token_bytes(riffle_model* model, int32_t token) {
   });
 }
 
-namespace {
-// Returns today's local date: "2026-11-23".
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -290,7 +288,6 @@ std::string today() {
   std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
   return text;
 }
-}  // namespace
 
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
                        const Thinking& thinking) {

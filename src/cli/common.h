@@ -54,6 +54,7 @@ struct HandleDeleter {
   void operator()(riffle_model* p) const { riffle_model_free(p); }
   void operator()(riffle_context* p) const { riffle_context_free(p); }
   void operator()(riffle_session* p) const { riffle_session_free(p); }
+  void operator()(riffle_prefix_cache* p) const { riffle_prefix_cache_free(p); }
   void operator()(riffle_scheduler* p) const { riffle_scheduler_free(p); }
 };
 // Declare them in the order model, context, session (or scheduler): C++ then destroys them in the
@@ -61,6 +62,7 @@ struct HandleDeleter {
 using Model = std::unique_ptr<riffle_model, HandleDeleter>;
 using Context = std::unique_ptr<riffle_context, HandleDeleter>;
 using Session = std::unique_ptr<riffle_session, HandleDeleter>;
+using PrefixCache = std::unique_ptr<riffle_prefix_cache, HandleDeleter>;
 using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 
 // Returns -m, else $RIFFLE_MODEL, else the model shipped next to the executable. Throws
@@ -118,6 +120,7 @@ struct ChatPrompt {
   std::vector<int32_t> tokens;
   bool in_reasoning = false;  // the chat template has begun the model's reasoning
 };
+std::string today();  // the local date: "2026-11-23"
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
                        const Thinking& thinking);
 

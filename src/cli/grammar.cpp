@@ -70,41 +70,6 @@ Grammar make_grammar(riffle_model* model, const GrammarText& grammar) {
   return Grammar(made);
 }
 
-std::shared_ptr<const riffle_grammar> GrammarCache::get(riffle_model* model,
-                                                        riffle_grammar_kind kind,
-                                                        const std::string& text) {
-  constexpr size_t kMost = 8;  // a grammar may take 64 MiB or more
-  const auto known = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& e) { return e.kind == kind && e.text == text; });
-  if (known != entries_.end()) {
-    entries_.splice(entries_.begin(), entries_, known);
-  } else {
-    Entry entry{kind, text, nullptr, ""};
-    char err[1024];
-    riffle_grammar* grammar = nullptr;
-    const riffle_status status =
-        riffle_grammar_create(model, kind, text.data(), text.size(), &grammar, err, sizeof err);
-    if (status == RIFFLE_OUT_OF_MEMORY) throw Exit(exit_code_of(status), err);  // may pass later
-    if (status == RIFFLE_OK) entry.grammar.reset(grammar, GrammarDeleter());
-    else entry.error = err, entry.code = exit_code_of(status);
-    entries_.push_front(std::move(entry));
-    if (entries_.size() > kMost) entries_.pop_back();
-  }
-  const Entry& found = entries_.front();
-  if (!found.grammar) throw Exit(found.code, found.error);
-  return found.grammar;
-}
-
-std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* grammar,
-                                                        const std::string& text) {
-  char err[1024];
-  riffle_grammar* rest = nullptr;
-  const riffle_status status =
-      riffle_grammar_continue(grammar, text.data(), text.size(), &rest, err, sizeof err);
-  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
-  return {rest, GrammarDeleter()};
-}
-
 const char* reasoning_of(bool message, bool in_reasoning, const Thinking& thinking) {
   if (in_reasoning) return "begun";
   return message && thinking.enabled != "off" ? "allowed" : "none";

@@ -1,6 +1,5 @@
 // --grammar and --json-schema: constraints on an answer.
 #pragma once
-#include <list>
 #include <memory>
 #include <string>
 
@@ -28,29 +27,6 @@ struct GrammarText {
 GrammarText read_grammar(const GrammarFlags& flags);
 // Compiles the grammar; null if no flag was given. Throws Exit: EXIT_USAGE if the text is wrong.
 Grammar make_grammar(riffle_model* model, const GrammarText& grammar);
-
-// Grammars by text, so that equal texts are compiled once. A few grammars are kept.
-class GrammarCache {
- public:
-  // Throws Exit if the text is refused, each time that it is asked for.
-  std::shared_ptr<const riffle_grammar> get(riffle_model* model, riffle_grammar_kind kind,
-                                            const std::string& text);
-
- private:
-  struct Entry {
-    riffle_grammar_kind kind;
-    std::string text;
-    std::shared_ptr<const riffle_grammar> grammar;  // null: `error` says why
-    std::string error;
-    int code = EXIT_OK;
-  };
-  std::list<Entry> entries_;  // most recently used first
-};
-
-// Returns the same grammar for an answer that continues a text. Throws Exit, whose text does not
-// name the continued text.
-std::shared_ptr<const riffle_grammar> continued_grammar(const riffle_grammar* grammar,
-                                                        const std::string& text);
 
 // Returns whether an answer may begin with reasoning, before the part that the grammar constrains.
 // message: the prompt was formed by a chat template.

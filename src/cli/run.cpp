@@ -275,7 +275,7 @@ int run_main(RunOptions& o) {
   Options g = answer_options(o, q.message);
   g.set_grammar(grammar.get());
   g.set("reasoning", reasoning_of(q.message, in_reasoning, o.common.thinking));
-  StreamedAnswer answer(q.message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning,
+  StreamedAnswer answer(q.message ? answer_parts(model.get(), in_reasoning) : nullptr,
                         !o.common.json, quiet);
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;

@@ -1,6 +1,7 @@
 // Compiles expressions to operations.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -92,6 +93,7 @@ class Facts {
       }
       case Expr::CHARS:
       case Expr::UNTIL: return fact == PRODUCTIVE ? 0 : -1;
+      case Expr::WITHOUT: return 0;
       case Expr::SEQUENCE: return x.n;
       case Expr::REPEAT: return x.min == 0 ? 0 : 1;
       case Expr::CHOICE:
@@ -298,6 +300,7 @@ class Compiler {
       }
       case Expr::MEMBERS: return members(e_.members(x), next);
       case Expr::UNTIL: return until(e_.words(x)[0], next);
+      case Expr::WITHOUT: return without(e_.words(x)[0], next);
     }
     return next;
   }
@@ -368,9 +371,12 @@ class Compiler {
     return at;
   }
 
+  static constexpr OpId kNoEdge = UINT32_MAX;
+
   // Builds the states of Knuth, Morris and Pratt. A state is the length of the longest prefix of
-  // the text with which the input ends so far.
-  OpId until(const std::string& text, OpId next) {
+  // the text with which the input ends so far. end: the target of a byte that completes the text;
+  // none: there is no such edge.
+  std::vector<OpId> search(const std::string& text, std::optional<OpId> end) {
     const size_t n = text.size();
     std::vector<size_t> border(n + 1, 0);
     for (size_t i = 1, k = 0; i < n; ++i) {
@@ -386,11 +392,14 @@ class Compiler {
         size_t k = i;
         while (k > 0 && static_cast<uint8_t>(text[k]) != b) k = border[k];
         if (static_cast<uint8_t>(text[k]) == b) ++k;
-        edges[b] = {static_cast<uint8_t>(b), static_cast<uint8_t>(b), k == n ? next : states[k]};
+        edges[b] = {static_cast<uint8_t>(b), static_cast<uint8_t>(b),
+                    k < n ? states[k] : end.value_or(kNoEdge)};
       }
       std::vector<Edge> joined;
       for (const Edge& e : edges) {
-        if (!joined.empty() && joined.back().target == e.target) joined.back().high = e.high;
+        if (e.target == kNoEdge) continue;
+        if (!joined.empty() && joined.back().target == e.target && joined.back().high + 1 == e.low)
+          joined.back().high = e.high;
         else joined.push_back(e);
       }
       Op op;
@@ -399,6 +408,18 @@ class Compiler {
       op.n = static_cast<uint32_t>(joined.size());
       a_.edges.insert(a_.edges.end(), joined.begin(), joined.end());
       a_.ops[states[i]] = op;
+    }
+    return states;
+  }
+  OpId until(const std::string& text, OpId next) { return search(text, next)[0]; }
+  // The text may end in each state.
+  OpId without(const std::string& text, OpId next) {
+    const std::vector<OpId> states = search(text, std::nullopt);
+    for (const OpId state : states) {
+      const OpId bytes = add(a_.ops[state]);
+      const OpId ways[] = {bytes, next};
+      const OpId either = split(ways);
+      a_.ops[state] = a_.ops[either];
     }
     return states[0];
   }

@@ -65,6 +65,7 @@ bool Constraint::allowed_text(std::span<uint32_t> mask) {
 
 bool Constraint::take(int32_t token, std::string_view text) {
   const ReasoningTokens& marks = matcher_.grammar().reasoning();
+  if (text.empty()) text = matcher_.grammar().tokens().marked(token);
   if (phase_ == Phase::REASONING) {
     if (!ends_reasoning(token)) return true;
     phase_ = Phase::TEXT;

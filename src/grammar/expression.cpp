@@ -136,6 +136,12 @@ ExprId Expressions::until(std::string_view text) {
   return add({Expr::UNTIL, static_cast<uint32_t>(words_.size() - 1)});
 }
 
+ExprId Expressions::without(std::string_view text) {
+  const ExprId id = until(text);
+  exprs_[id].kind = Expr::WITHOUT;
+  return id;
+}
+
 uint32_t Expressions::declare(std::string name) {
   count(sizeof(Rule) + name.size());
   rules_.push_back({std::move(name), kNever});

@@ -43,6 +43,7 @@ struct Expr {
     RULE,      // the rule `first`
     MEMBERS,   // members(first)
     UNTIL,     // any bytes up to the end of the first occurrence of words(first)[0]
+    WITHOUT,   // any bytes in which words(first)[0] does not occur
   };
   Kind kind = NEVER;
   uint32_t first = 0, n = 0, min = 0, max = 0;
@@ -64,7 +65,8 @@ class Expressions {
   ExprId repeat(ExprId child, uint32_t min, uint32_t max);
   ExprId optional(ExprId child) { return repeat(child, 0, 1); }
   ExprId members(Members members);
-  ExprId until(std::string_view text);  // not empty
+  ExprId until(std::string_view text);    // not empty
+  ExprId without(std::string_view text);  // not empty
 
   uint32_t declare(std::string name);  // a rule, to be defined later
   void define(uint32_t rule, ExprId expr) { rules_[rule].expr = expr; }

@@ -83,8 +83,8 @@ TokenTrie make_trie(const Tokens& tokens) {
 }  // namespace
 
 TokenTries::TokenTries(int32_t n, const std::function<std::string(int32_t)>& bytes,
-                       std::span<const int32_t> end_tokens)
-    : n_(n), held_(static_cast<size_t>(std::max(n, 0))) {
+                       std::span<const int32_t> end_tokens, std::map<int32_t, std::string> marked)
+    : n_(n), held_(static_cast<size_t>(std::max(n, 0))), marked_(std::move(marked)) {
   for (const int32_t id : end_tokens)
     if (id >= 0 && id < n) end_tokens_.push_back(id);
   Tokens parts[2];

@@ -2,8 +2,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace riffle::grammar {
@@ -48,14 +50,20 @@ class TokenTries {
   // Longer tokens are never drawn under a grammar.
   static constexpr size_t kLongest = 255;
 
-  // bytes(id): the text that a token adds, "" if it must not be drawn; for all ids below n.
+  // bytes(id): the text that a token adds, "" if it must not be drawn; for all ids below n. marked:
+  // control tokens, which add no text to an answer, with the text that grammars have for them.
   TokenTries(int32_t n, const std::function<std::string(int32_t)>& bytes,
-             std::span<const int32_t> end_tokens);
+             std::span<const int32_t> end_tokens, std::map<int32_t, std::string> marked = {});
 
   int32_t n_tokens() const { return n_; }
   size_t mask_words() const { return (static_cast<size_t>(n_) + 31) / 32; }
   // Tells whether a trie has the token.
   bool holds(int32_t token) const { return token >= 0 && token < n_ && held_[token]; }
+  // Returns the text that a grammar has for the token; "": the one that it adds to an answer.
+  std::string_view marked(int32_t token) const {
+    const auto it = marked_.find(token);
+    return it == marked_.end() ? std::string_view() : std::string_view(it->second);
+  }
   std::span<const TokenTrie> tries() const { return tries_; }
   std::span<const int32_t> end_tokens() const { return end_tokens_; }
 
@@ -64,6 +72,7 @@ class TokenTries {
   std::vector<TokenTrie> tries_;
   std::vector<bool> held_;
   std::vector<int32_t> end_tokens_;
+  std::map<int32_t, std::string> marked_;
 };
 
 }  // namespace riffle::grammar

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -220,7 +221,7 @@ class JsonBuilder {
   bool number_unsigned(uint64_t v) { return value(Json(v)); }
   bool number_float(double v, const std::string& text) {
     if (limits_.exact && text.find_first_of(".eE") == text.npos)
-      throw JsonError{JsonError::NUMBER_TOO_LARGE, 0, text};
+      throw JsonError{JsonError::NUMBER_TOO_LARGE, 0, text, path()};
     return value(Json(v));
   }
   bool string(std::string& v) { return value(Json(std::move(v))); }
@@ -234,9 +235,11 @@ class JsonBuilder {
     return true;
   }
   bool key(std::string& name) {
-    if (!open_.back().keys.insert(name).second) throw JsonError{JsonError::KEY_TWICE, 0, name};
+    const bool twice = !open_.back().keys.insert(name).second && !twice_;
     if (limits_.count_all) count();
-    std::get<Json::Object>(open_.back().value->value_).members.push_back({std::move(name), Json()});
+    auto& members = std::get<Json::Object>(open_.back().value->value_).members;
+    members.push_back({std::move(name), Json()});
+    if (twice) twice_ = JsonError{JsonError::KEY_TWICE, 0, members.back().key, path()};
     return true;
   }
   bool end_object() {
@@ -249,7 +252,12 @@ class JsonBuilder {
   bool end_array() { return close(); }
   bool parse_error(size_t byte, const std::string&, const nlohmann::json::exception& e) {
     const bool syntax = dynamic_cast<const nlohmann::json::parse_error*>(&e) != nullptr;
-    throw JsonError{syntax ? JsonError::SYNTAX : JsonError::NUMBER_TOO_LARGE, byte, e.what()};
+    throw JsonError{syntax ? JsonError::SYNTAX : JsonError::NUMBER_TOO_LARGE, byte, e.what(),
+                    path()};
+  }
+  // Called at the end of the text.
+  void check_keys() const {
+    if (twice_) throw *twice_;
   }
 
  private:
@@ -258,6 +266,15 @@ class JsonBuilder {
     std::unordered_set<std::string> keys;
   };
 
+  // Returns the last keys of the open objects, joined by dots.
+  std::string path() const {
+    std::string path;
+    for (const Open& one : open_) {
+      const auto members = one.value->members();
+      if (!members.empty()) path += (path.empty() ? "" : ".") + members.back().key;
+    }
+    return path;
+  }
   void count() {
     if (++n_values_ > limits_.values) throw JsonError{JsonError::TOO_MANY, 0, ""};
   }
@@ -296,13 +313,26 @@ class JsonBuilder {
   Json root_;
   std::vector<Open> open_;
   size_t n_values_ = 0;
+  std::optional<JsonError> twice_;  // the first key that is given twice
 };
 
 Json parse_json(std::string_view text, const JsonLimits& limits) {
+  Json json;
+  parse_json(text, limits, &json);
+  return json;
+}
+
+void parse_json(std::string_view text, const JsonLimits& limits, Json* json) {
   JsonBuilder builder(limits);
   const CLocale here;
-  nlohmann::json::sax_parse(text, &builder);
-  return builder.take();
+  try {
+    nlohmann::json::sax_parse(text, &builder);
+    builder.check_keys();
+  } catch (...) {
+    *json = builder.take();
+    throw;
+  }
+  *json = builder.take();
 }
 
 }  // namespace riffle

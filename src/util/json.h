@@ -110,12 +110,15 @@ struct JsonLimits {
 // Thrown by parse_json(). The caller knows the file and writes the error text.
 struct JsonError {
   enum Kind { SYNTAX, NUMBER_TOO_LARGE, TOO_DEEP, TOO_MANY, KEY_TWICE } kind;
-  size_t byte;       // SYNTAX: number of bytes read
-  std::string text;  // SYNTAX, NUMBER_TOO_LARGE: what is wrong; KEY_TWICE: the key
+  size_t byte;            // SYNTAX: number of bytes read
+  std::string text;       // SYNTAX, NUMBER_TOO_LARGE: what is wrong; KEY_TWICE: the key
+  std::string path = {};  // NUMBER_TOO_LARGE, KEY_TWICE: keys that lead there, such as "a.b"
 };
 
-// Parses one JSON value in UTF-8. Keys of an object must differ. A number beyond the range of
-// double is an error.
+// Parses one JSON value in UTF-8. Keys of an object must differ; a key that is given twice is
+// reported after the rest has been read. A number beyond the range of double is an error. The
+// second form leaves in *json what it has read before an error.
 Json parse_json(std::string_view text, const JsonLimits& limits);
+void parse_json(std::string_view text, const JsonLimits& limits, Json* json);
 
 }  // namespace riffle

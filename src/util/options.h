@@ -212,6 +212,7 @@ struct SchedulerOptions {
   PrefillMode prefill_mode = PrefillMode::LAYERS;
   int64_t max_inject_tokens = 0;  // token-layers of prefill after a decode step; 0: 2048 a layer
   bool prefix_reuse = true;       // false: read each prompt on its own
+  int32_t keep_seqs = 0;          // finished sequences kept for later prompts
 };
 
 // ---- answers

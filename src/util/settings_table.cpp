@@ -192,6 +192,7 @@ constexpr Setting kSchedulerRows[] = {
      .type = kInt,
      .high = kMostSessions,
      .flag = "--max-seqs"},
+    {.id = "keep_seqs", .offset = offsetof(R, keep_seqs), .type = kInt, .high = kMostSessions - 1},
     {.id = "ws_control",
      .offset = offsetof(R, ws_control),
      .type = kBool,

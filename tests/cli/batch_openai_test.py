@@ -582,7 +582,7 @@ def errors_file(folder):
 def manual(_):
     """The man page's table has the program's fields, with the same use and values. The README's has OpenAI's fields."""
     entry = r'\{\{"(\w+)", Use::(\w+)(?:, (?:R"\((.*?)\)"|"(.*?)"|nullptr,\s+"[^"]+"))?\}'
-    with open(os.path.join(ROOT, "src/cli/batch/fields.cpp"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "src/requests/fields.cpp"), encoding="utf-8") as f:
         table = f.read()
     own = re.findall(entry, table)
     openai = re.findall(entry, table[: table.index("    // vLLM")])

@@ -119,7 +119,7 @@ def eviction(folder):
     check(os.path.exists(notes) and os.path.exists(fresh) and not os.path.exists(left),
           "what is not the cache's stays, what a killed process left goes", os.listdir(cache))
     r = batch(lines("Dan", n=2100), cache, *limit[1:])
-    check(r.code == 0 and [f for f in entries(cache) if f != "book.kv"] == now and r.err.count(b"--prefix-cache-size allows") == 1,
+    check(r.code == 0 and [f for f in entries(cache) if f != "book.kv"] == now and r.err.count(b"more than the limit of the prefix cache") == 1,
           "what is larger than the limit pushes nothing out", r)
     batch(lines("Ann"), cache, "-q", "--prefix-cache-size", "100K")
     check(entries(cache) == ["book.kv"], "a smaller limit holds after a run that saves nothing", entries(cache))

@@ -5,11 +5,11 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume gbnf json_schema \
+FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume calls gbnf json_schema \
                 regex
 # The folders that read hostile files are compiled with the sanitizers. All other code that they
 # call comes from the library as it is.
-FUZZ_ROOMS   := api chat cli formats grammar import kv model text util
+FUZZ_ROOMS   := api chat cli formats grammar import kv model requests text util
 FUZZ_LIB     := $(filter-out src/cli/main.cpp src/cli/allocation.cpp,\
                 $(filter $(FUZZ_ROOMS:%=src/%/%),$(LIB_SRC) $(CLI_SRC)))
 FUZZ_LIBS    := $(LDLIBS) -ledit

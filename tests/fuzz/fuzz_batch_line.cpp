@@ -1,32 +1,42 @@
-// A line of riffle batch: a request or a BatchError that names the line, nothing else.
+// A line of riffle batch: a request, or a refusal that names the field, nothing else.
 #include <cstdlib>
+#include <cstring>
 
-#include "cli/batch/format.h"
-
-using namespace riffle::cli;
+#include "riffle_request.h"
+#include "riffle_text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view line(reinterpret_cast<const char*>(data), size);
-  try {
-    BatchDefaults defaults;
-    defaults.ignore_unknown = size % 2 != 0;
-    const BatchRequest r = parse_batch_line(line, 7, defaults);
-    // The library takes every value that the reader accepts.
-    const bool fine = !r.custom_id.empty() && r.custom_id.size() <= kMaxNameBytes &&
-                      r.messages.empty() != r.chat && r.prompts.empty() == r.chat &&
-                      r.answer.count("max-tokens") != 0 && r.answer.number("temp") >= 0 &&
-                      r.answer.number("temp") <= 100 && r.answer.number("top-p") >= 0 &&
-                      r.answer.number("top-p") <= 1 && r.answer.number("dry-base") >= 1;
-    if (!fine || riffle_utf8_error(r.custom_id.data(), r.custom_id.size()) >= 0) std::abort();
-    for (const BatchPrompt& prompt : r.prompts)
-      if (prompt.text.empty() == prompt.tokens.empty() ||
-          riffle_utf8_error(prompt.text.data(), prompt.text.size()) >= 0)
-        std::abort();
-    if (r.prompts.size() > kMaxPrompts || r.ignored.unknown.size() > kMaxIgnoredNames ||
-        r.ignored.without_effect.size() > kMaxIgnoredNames)
-      std::abort();
-  } catch (const BatchError& e) {
-    if (e.code.empty() || !e.message.starts_with("line 7: ")) std::abort();
+  const char* const line = reinterpret_cast<const char*>(data);
+  const uint32_t flags = size % 2 != 0 ? RIFFLE_REQUEST_IGNORE_UNKNOWN : 0;
+  const auto kind = static_cast<riffle_request_kind>(size / 2 % 3);
+  riffle_request* r = nullptr;
+  char err[512];
+  const riffle_status status =
+      riffle_request_create(kind, line, size, nullptr, flags, &r, err, sizeof err);
+  if (status == RIFFLE_OUT_OF_MEMORY) {
+    riffle_request_free(r);
+    return 0;
   }
+  if (!r) std::abort();
+  const auto is_utf8 = [](const char* text) {
+    return text && riffle_utf8_error(text, std::strlen(text)) < 0;
+  };
+  if (const riffle_info* const refusal = riffle_request_refusal(r)) {
+    if (status == RIFFLE_OK || !*err || !*riffle_info_text(refusal, "reason")) std::abort();
+    if (!is_utf8(riffle_info_text(refusal, "message"))) std::abort();
+    if (!is_utf8(riffle_info_text(refusal, "custom_id"))) std::abort();
+  } else {
+    const riffle_info* const info = riffle_request_info(r);
+    const double n = riffle_info_number(info, "n"), all = riffle_info_number(info, "n_answers");
+    const bool line_id = *riffle_info_text(info, "custom_id") != '\0';
+    const bool fine = status == RIFFLE_OK && n >= 1 && n <= 128 && all >= n && all <= 4096 &&
+                      line_id == (kind == RIFFLE_REQUEST_BATCH_LINE) &&
+                      riffle_info_number(info, "n_unknown") <= 32 &&
+                      riffle_info_number(info, "n_ignored") <= 32;
+    if (!fine || !is_utf8(riffle_info_text(info, "custom_id")) ||
+        !is_utf8(riffle_info_text(info, "model")))
+      std::abort();
+  }
+  riffle_request_free(r);
   return 0;
 }

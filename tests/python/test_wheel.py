@@ -55,6 +55,9 @@ def check_record(path):
         tag = path.stem.split("-", 2)[2]
         assert f"Tag: {tag}" in wheel.read(f"{info}/WHEEL").decode().splitlines()
         assert {"riffle/__init__.py", "riffle/py.typed", "riffle/libriffle.so"} <= set(names)
+        assert {"riffle/serve/__main__.py", "riffle/serve/page/index.html"} <= set(names)
+        assert "riffle-serve = riffle.serve" in wheel.read(f"{info}/entry_points.txt").decode()
+        assert "Provides-Extra: serve" in wheel.read(f"{info}/METADATA").decode()
         return names
 
 

@@ -70,10 +70,23 @@ def metadata(version):
         f"Version: {version}\n"
         "Summary: Language models on very long texts\n"
         "Requires-Python: >=3.9\n"
+        "Provides-Extra: serve\n"
+        "Requires-Dist: starlette>=0.40; extra == 'serve'\n"
+        "Requires-Dist: uvicorn>=0.30; extra == 'serve'\n"
         "Classifier: Operating System :: POSIX :: Linux\n"
         "Classifier: Typing :: Typed\n"
         "Description-Content-Type: text/markdown\n\n" + readme
     )
+
+
+ENTRY_POINTS = "[console_scripts]\nriffle-serve = riffle.serve.__main__:main\n"
+
+
+def package_files():
+    """Yields the files of the package: modules, py.typed, and the server's page."""
+    for path in sorted((PACKAGE / "riffle").rglob("*")):
+        if path.suffix in (".py", ".html", ".js", ".css") or path.name == "py.typed":
+            yield path
 
 
 def wheel(tag):
@@ -92,13 +105,12 @@ def main():
     tag = f"py3-none-{platform(library)}"
     info = f"riffle-{version}.dist-info"
     files = {
-        f"riffle/{path.name}": path.read_bytes()
-        for path in sorted((PACKAGE / "riffle").iterdir())
-        if path.suffix == ".py" or path.name == "py.typed"
+        path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in package_files()
     }
     files["riffle/libriffle.so"] = stripped(library)
     files[f"{info}/METADATA"] = metadata(version).encode()
     files[f"{info}/WHEEL"] = wheel(tag).encode()
+    files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
     for licence in licences:  # Debian's: /usr/share/doc/PACKAGE/copyright, SOURCE/debian/copyright
         parts = [part for part in pathlib.Path(licence).parts[:-1] if part != "debian"]
         files[f"{info}/licenses/{parts[-1]}"] = pathlib.Path(licence).read_bytes()

@@ -19,7 +19,7 @@ struct BatchOptions {
   bool unordered = false, restart = false, retry_errors = false, ignore_unknown = false;
   Shard shard;
   std::string prefix_cache;        // "": none
-  uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
+  uint64_t prefix_cache_size = 0;  // 0: the library's own limit
 };
 
 // Facts about the earlier records in the output, before anything is added.
@@ -80,17 +80,36 @@ void say_order(const BatchOptions& o, const BatchInput& input, const BatchOutput
 
 int exit_code(size_t failed) { return failed ? EXIT_LINES : EXIT_OK; }
 
-// Sets how many lines are answered at once, and how much memory they share.
-void set_sessions(riffle_model* model, BatchOptions& o) {
-  Options& options = o.common.options;
-  constexpr int kUsualSeqs = 8;
-  options.set("sessions", o.max_seqs ? 1 : kUsualSeqs);
-  const Facts plan = plan_of(model, options);
-  // Without a plan, creating the context reports the error.
-  if (!plan.empty()) options.set("host-mem", static_cast<uint64_t>(plan.count("shared_host_mem")));
-  const int max_seqs = o.max_seqs ? o.max_seqs : std::max(1, plan.id("usual_sessions"));
-  options.set("sessions", max_seqs);
-  options.set("max-seqs", max_seqs);
+PrefixCache open_prefix_cache(const BatchOptions& o) {
+  if (o.prefix_cache.empty()) return nullptr;
+  riffle_prefix_cache* cache = nullptr;
+  char err[1024] = "";
+  if (riffle_prefix_cache_open(o.prefix_cache.c_str(), o.prefix_cache_size, &cache, err,
+                               sizeof err) != RIFFLE_OK)
+    throw Exit(EXIT_RUN, std::string("--prefix-cache ") + err);
+  return PrefixCache(cache);
+}
+
+// Tells whether requests of this context can take over KV; says why not.
+bool takes_over(riffle_context* context, bool quiet) {
+  const Session empty = create_session(context);
+  riffle_session* fork = nullptr;
+  const riffle_status status = riffle_session_fork(empty.get(), 0, &fork);
+  riffle_session_free(fork);
+  if (status == RIFFLE_UNSUPPORTED)
+    notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context));
+  else check(status, context);
+  return status == RIFFLE_OK;
+}
+
+void say_saved(const BatchOptions& o, riffle_prefix_cache* cache) {
+  const Facts facts(riffle_prefix_cache_info(cache));
+  if (const std::string text = facts.text("notice"); !text.empty())
+    notice(o.common.quiet, "[%s]", text.c_str());
+  if (const uint64_t saved = facts.count("saved"))
+    notice(o.common.quiet, "[%llu prefixes of %llu tokens saved in %s]",
+           static_cast<unsigned long long>(saved),
+           static_cast<unsigned long long>(facts.count("saved_tokens")), o.prefix_cache.c_str());
 }
 
 // Prints how the run ended. Returns the exit code.
@@ -117,37 +136,39 @@ int say_end(const BatchOptions& o, const BatchRunner& runner, const BatchOutput&
 // Answers the lines that are left. Returns the exit code.
 int answer_lines(BatchOptions& o, BatchInput& input, BatchOutput& output, const Held& held) {
   const bool quiet = o.common.quiet;
-  std::optional<PrefixCache> cache;
-  if (!o.prefix_cache.empty()) cache.emplace(o.prefix_cache, o.prefix_cache_size, quiet);
+  PrefixCache cache = open_prefix_cache(o);
   const Model model = load_model(o.common);
-  set_sessions(model.get(), o);
+  riffle_plan_scheduler(model.get(), o.common.options.get(), o.max_seqs);
   say_unread_settings(o.common);
   say_unread_thinking(model.get(), o.common);
   const Context context = create_context(model.get(), o.common.options, quiet);
   const std::string said = say_notice(context.get(), quiet);
   InterruptGuard guard(context.get());
-  if (cache && !cache->open(model.get(), context.get(), o.common.options)) {
-    notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context.get()));
-    cache.reset();
-  }
+  if (cache && !takes_over(context.get(), quiet)) cache.reset();
   const AnsweringModel by = answering_model(o, model.get(), context.get());
   say_other_model(output, held.model, by, quiet);
-  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
+  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache != nullptr,
                          quiet);
   progress.counts.held = held.n;
   BatchRunner runner(model.get(), by, context.get(), o.common.options, o.unordered, input, output,
-                     progress, cache ? &*cache : nullptr);
+                     progress, cache.get());
   output.begin();  // not before the model and the flags have been checked
   runner.run();
   progress.finish();
   output.finish(!interrupted());
   say_notice(context.get(), quiet, said);
-  if (cache) cache->trim();
-  if (cache && cache->saved())
-    notice(quiet, "[%zu prefixes of %llu tokens saved in %s]", cache->saved(),
-           static_cast<unsigned long long>(cache->saved_tokens()), cache->folder().c_str());
+  if (cache) say_saved(o, cache.get());
   if (!input.counted()) say_order(o, input, output, held);
   return say_end(o, runner, output, progress, held);
+}
+
+BatchDefaults defaults_of(const BatchOptions& o) {
+  BatchDefaults defaults{o.common.options, o.ignore_unknown, o.common.seed};
+  const Thinking& thinking = o.common.thinking;
+  defaults.options.set("thinking", thinking.enabled);
+  defaults.options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
+  defaults.options.set("date", today());
+  return defaults;
 }
 
 int run_batch(BatchOptions& o) {
@@ -160,8 +181,7 @@ int run_batch(BatchOptions& o) {
     notice(quiet,
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
-  BatchInput input(o.in, o.shard,
-                   {o.common.options, o.common.thinking, o.ignore_unknown, o.common.seed});
+  BatchInput input(o.in, o.shard, defaults_of(o));
   BatchOutput output(o.out, o.errors, input,
                      o.restart        ? Earlier::DROP
                      : o.retry_errors ? Earlier::RETRY_ERRORS
@@ -191,8 +211,8 @@ const char* const kDetails =
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature,
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
 reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (both only if the
-template uses them). Other fields of OpenAI and vLLM are accepted if they change nothing (n of 1,
-no tools), ignored with a notice if no answer depends on them (user, metadata), and refused if
+template uses them), tools and tool_choice (calls are in tool_calls). Other fields of OpenAI and
+vLLM are accepted if they change nothing (stream false), ignored with a notice if no answer depends on them (user, metadata), and refused if
 the answer would change; man riffle-batch has the table. A message has role and content; an
 assistant's may also have reasoning_content, and if it comes last, it is continued. A list of
 prompts gets a choice for each. A flag sets a field for the lines that leave it out. The loaded

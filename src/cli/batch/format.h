@@ -1,8 +1,8 @@
 // One line of a batch file (OpenAI's batch format) as a request, and one record of its output.
-// Lines and records are untrusted. Reading: json_line.h (JSON), fields.h (a table of all fields),
-// messages.h. Writing: record.h.
+// Lines and records are untrusted. riffle_request.h reads the lines; writing: record.h.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -11,45 +11,24 @@
 #include <vector>
 
 #include "cli/common.h"
+#include "riffle_request.h"
 
 namespace riffle::cli {
 
-// Names of the fields of lines that riffle does not read, each once.
-struct IgnoredFields {
-  std::vector<std::string> without_effect;  // no answer depends on them
-  std::vector<std::string> unknown;         // riffle does not know them (--ignore-unknown)
+struct RequestDeleter {
+  void operator()(riffle_request* p) const { riffle_request_free(p); }
 };
-constexpr size_t kMaxIgnoredNames = 32;  // names of each kind that are kept
-
-struct BatchPrompt {
-  std::string text;
-  std::vector<int32_t> tokens;  // instead of text
-};
-
-// The grammar of an answer. field: the field that asks for it, with its path.
-struct BatchGrammar {
-  riffle_grammar_kind kind;
-  std::string text, field;
-};
+using RequestHandle = std::unique_ptr<riffle_request, RequestDeleter>;
 
 struct BatchRequest {
   std::string custom_id;
-  bool chat = false;                 // messages, not prompts
-  std::vector<BatchPrompt> prompts;  // the answer has `n` choices for each
-  std::vector<Message> messages;
-  size_t n = 1;
-  Options answer;  // options of its answers
-  Thinking thinking;
-  // True if the line itself sets a level of reasoning, and if it turns reasoning on or off.
-  bool asks_effort = false, asks_thinking = false;
-  std::optional<BatchGrammar> grammar;
-  IgnoredFields ignored;
+  RequestHandle handle;
+  Facts info;  // facts of riffle_request_create
 };
 
 // Values of the flags, for fields that a line leaves out.
 struct BatchDefaults {
-  Options answer;
-  Thinking thinking;
+  Options options;
   bool ignore_unknown = false;   // fields that riffle does not know
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
@@ -63,13 +42,6 @@ struct BatchError {
 };
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-constexpr size_t kMaxNameBytes =
-    1024;                             // bytes of custom_id (which the record repeats) and of model
-constexpr size_t kMaxPrompts = 4096;  // in a line
-constexpr size_t kMaxChoices = 128;   // answers to a prompt
-constexpr int kMaxNesting = 128;      // a request needs 5, and the depth of its schema
-constexpr size_t kMaxValues =
-    1000000;  // values and keys in a line: parsed, a line of nothing but [] takes 20 times its size
 
 // Runs one step of a line: reading, parsing, tokenising or submitting it. Returns the error, or
 // nothing. All that the step throws about its line (BatchError, Exit, std::bad_alloc) becomes a
@@ -90,7 +62,10 @@ std::optional<BatchError> failure_of(size_t line_number, const std::string& cust
   }
 }
 
-// Parses a line. Throws BatchError, whose message begins "line N: ".
+// Returns the error of a line whose request has been refused. Its message begins "line N: ".
+BatchError refusal_of(const riffle_request* request, size_t line_number);
+
+// Parses a line. Throws BatchError.
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults);
 

@@ -4,6 +4,8 @@
 
 namespace riffle::cli {
 
+static constexpr size_t kMaxNames = 32;  // names of ignored fields of each kind that are kept
+
 BatchProgress::BatchProgress(riffle_context* context, size_t total, bool cache, bool quiet)
     : context_(context), total_(total), cache_(cache), bar_("batch", quiet, 60) {}
 
@@ -46,22 +48,23 @@ std::string BatchProgress::summary() const {
          rate();
 }
 
-void BatchProgress::add_ignored(const IgnoredFields& ignored) {
-  const auto add = [](Names& names, const std::vector<std::string>& more) {
-    for (const std::string& name : more)
-      if (names.contains(name) || names.size() < kMaxIgnoredNames) ++names[name];
+void BatchProgress::add_ignored(const Facts& request) {
+  const auto add = [&](Names& names, const std::string& kind) {
+    for (int64_t i = 0; i < request.count("n_" + kind); ++i) {
+      const std::string name = request.text(kind + "_" + std::to_string(i));
+      if (names.contains(name) || names.size() < kMaxNames) ++names[name];
+    }
   };
-  add(without_effect_, ignored.without_effect);
-  add(unknown_, ignored.unknown);
+  add(without_effect_, "ignored");
+  add(unknown_, "unknown");
 }
 
 void BatchProgress::add_error(const std::string& message) {
   if (first_error_.empty()) first_error_ = message;
 }
 
-void BatchProgress::add_fitted(size_t line, Fitted fitted) {
-  if (fitted == Fitted::AS_IS) return;
-  add(fitted == Fitted::JOINED ? joined_ : moved_, line);
+void BatchProgress::add_fitted(size_t line, const std::string& fitted) {
+  if (!fitted.empty()) add(fitted == "joined" ? joined_ : moved_, line);
 }
 
 void BatchProgress::add_unread(size_t line, Unread what) {
@@ -77,7 +80,7 @@ std::vector<std::string> BatchProgress::notices() const {
   const auto list = [&](const Names& names) {
     std::vector<std::string> parts;
     for (const auto& [name, n] : names) parts.push_back(name + " (" + lines(n) + ")");
-    if (names.size() == kMaxIgnoredNames) parts.push_back("maybe others");
+    if (names.size() == kMaxNames) parts.push_back("maybe others");
     return joined(parts);
   };
   std::vector<std::string> out;

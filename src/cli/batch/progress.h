@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/batch/conversation.h"
 #include "cli/batch/format.h"
 
 namespace riffle::cli {
@@ -27,8 +26,8 @@ class BatchProgress {
   BatchCounts counts;
   // Called for a line with fields that are not read, or with a conversation that the template did
   // not accept unchanged.
-  void add_ignored(const IgnoredFields& ignored);
-  void add_fitted(size_t line, Fitted fitted);
+  void add_ignored(const Facts& request);
+  void add_fitted(size_t line, const std::string& fitted);
   // Ways in which a line asks for reasoning without effect.
   enum class Unread { EFFORT, THINKING, PROMPT };
   void add_unread(size_t line, Unread what);

@@ -1,18 +1,14 @@
 #include "cli/batch/runner.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
-
-#include "cli/batch/conversation.h"
-#include "cli/seed.h"
 
 namespace riffle::cli {
 namespace {
 
 // The scheduler gets at least this many lines ahead, to find prompts that begin alike.
 constexpr size_t kReadAhead = 64;
-// Number of answered prompts with which a prompt is compared to find shared tokens.
-constexpr size_t kAnswered = 64, kAnsweredTokens = size_t{16} << 20;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // bytes of tokens that wait or run
 // Limits of the answers that wait for an earlier line. At a limit, no further lines are read; the
 // earliest line goes on, since it was submitted first.
@@ -35,16 +31,14 @@ const char* error_code(riffle_status status) {
 
 BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
                          const Options& scheduler, bool unordered, BatchInput& input,
-                         BatchOutput& output, BatchProgress& progress, PrefixCache* cache)
+                         BatchOutput& output, BatchProgress& progress, riffle_prefix_cache* cache)
     : model_(model),
       context_(context),
       unordered_(unordered),
       input_(input),
       output_(output),
       progress_(progress),
-      cache_(cache),
       by_(std::move(by)),
-      marks_(reasoning_marks(model)),
       reads_effort_(model_info(model).on("chat_effort")),
       reads_thinking_(model_info(model).on("chat_thinking")),
       max_seqs_(static_cast<size_t>(scheduler.count("max-seqs"))) {
@@ -57,10 +51,7 @@ BatchRunner::BatchRunner(riffle_model* model, AnsweringModel by, riffle_context*
   scheduler_.reset(made);
   riffle_scheduler_on_token(made, on_token);
   riffle_scheduler_on_end(made, on_end);
-  if (cache_) {
-    riffle_scheduler_on_begin(made, on_begin);
-    riffle_scheduler_on_prompt(made, on_prompt);
-  }
+  if (cache) check(riffle_scheduler_use_prefix_cache(made, cache, RIFFLE_KEEP_SHARED), context);
 }
 
 BatchError BatchRunner::error_of(const Place& place, riffle_status status,
@@ -71,9 +62,9 @@ BatchError BatchRunner::error_of(const Place& place, riffle_status status,
           ? " (-c sets its length; the default is what the model was trained with, or "
             "what fits the memory)"
           : "";
-  const std::string where = job.answers.size() > job.request.n
-                                ? text_of("field body.prompt[%zu]: ", place.index / job.request.n)
-                                : "";
+  const auto n = static_cast<size_t>(job.request.info.count("n"));
+  const std::string where =
+      job.answers.size() > n ? text_of("field body.prompt[%zu]: ", place.index / n) : "";
   const std::string what = text.empty() ? riffle_status_name(status) : text;
   return {error_code(status),
           text_of("line %zu: %s%s%s", job.line, where.c_str(), what.c_str(), hint),
@@ -84,13 +75,11 @@ BatchError BatchRunner::error_of(const Place& place, riffle_status status,
 bool BatchRunner::on_token(void* self, uint64_t id, const riffle_token* token) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
-    Answer& answer = runner.under_way_.at(id).answer();
-    answer.take(answer.split->put(token->id, {token->text, token->text_len}));
+    const Place& place = runner.under_way_.at(id);
+    riffle_request* const request = place.job->request.handle.get();
+    if (riffle_request_token(request, place.index, token, nullptr) != RIFFLE_OK) return false;
     if (token->id >= 0) {
-      if (answer.logprobs)
-        answer.choice.logprobs.push_back(
-            {token->id, token->logprob, {token->top, token->top + token->n_top}});
-      ++answer.tokens_shown;
+      ++place.answer().tokens_shown;
       ++runner.progress_.counts.answer_tokens;
     }
     return true;
@@ -109,61 +98,11 @@ void BatchRunner::on_end(void* self, uint64_t id, riffle_status status, const ri
     runner.under_way_.erase(at);
     Answer& answer = place.answer();
     answer.under_way = false;
-    answer.choice.end = Facts(end);
+    answer.end = Facts(end);
     answer.status = status;
     runner.ended_.push_back(place);
   } catch (...) {
     runner.failure_ = std::current_exception();
-  }
-}
-
-riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_shared) {
-  auto& runner = *static_cast<BatchRunner*>(self);
-  try {
-    Answer& answer = runner.under_way_.at(id).answer();
-    return runner.cache_->find(answer.tokens, n_shared, answer.entry);
-  } catch (...) {
-    return nullptr;  // on an error the whole prompt is read
-  }
-}
-
-void BatchRunner::on_prompt(void* self, uint64_t id, riffle_session* session,
-                            const riffle_info* prompt) {
-  auto& runner = *static_cast<BatchRunner*>(self);
-  try {
-    Answer& answer = runner.under_way_.at(id).answer();
-    const Facts facts(prompt);
-    const auto load_status = static_cast<riffle_status>(facts.id("load_status"));
-    if (load_status != RIFFLE_OK)
-      runner.cache_->failed(answer.entry, load_status, facts.text("load_error").c_str());
-    runner.cache_->keep(session, static_cast<size_t>(facts.count("reuse_unit")), answer.tokens,
-                        runner.shared_tokens(answer));
-  } catch (...) {
-    return;  // on an error the prefix is not kept
-  }
-}
-
-// Returns the length of the longest beginning that another prompt has too.
-size_t BatchRunner::shared_tokens(const Answer& answer) const {
-  size_t most = 0;
-  const auto compare = [&](const std::vector<int32_t>& other) {
-    const auto end =
-        std::mismatch(answer.tokens.begin(), answer.tokens.end(), other.begin(), other.end()).first;
-    most = std::max(most, static_cast<size_t>(end - answer.tokens.begin()));
-  };
-  for (const Job& job : jobs_)
-    for (const Answer& other : job.answers)
-      if (&other != &answer) compare(other.tokens);
-  for (const std::vector<int32_t>& other : answered_) compare(other);
-  return most;
-}
-
-void BatchRunner::remember(std::vector<int32_t> tokens) {
-  answered_tokens_ += tokens.size();
-  answered_.push_back(std::move(tokens));
-  while (answered_.size() > kAnswered || answered_tokens_ > kAnsweredTokens) {
-    answered_tokens_ -= answered_.front().size();
-    answered_.pop_front();
   }
 }
 
@@ -196,7 +135,7 @@ void BatchRunner::start(InputLine& in) {
     return;
   }
   job->request = std::move(in.request);
-  progress_.add_ignored(job->request.ignored);
+  if (job->request.handle) progress_.add_ignored(job->request.info);
   if (!in.error) note_unread(*job);
   std::optional<BatchError> error = std::move(in.error);
   if (!error) error = failure_of(job->line, job->request.custom_id, [&] { submit(job); });
@@ -206,86 +145,37 @@ void BatchRunner::start(InputLine& in) {
 // Counts lines that set template variables which the template ignores.
 void BatchRunner::note_unread(const Job& job) {
   using Unread = BatchProgress::Unread;
-  const bool effort = job.request.asks_effort, thinking = job.request.asks_thinking;
-  if ((effort || thinking) && !job.request.chat)
+  const Facts& info = job.request.info;
+  const bool effort = info.on("asks_effort"), thinking = info.on("asks_thinking");
+  if ((effort || thinking) && !info.on("chat"))
     return progress_.add_unread(job.line, Unread::PROMPT);
   if (effort && !reads_effort_) progress_.add_unread(job.line, Unread::EFFORT);
   if (thinking && !reads_thinking_) progress_.add_unread(job.line, Unread::THINKING);
 }
 
 void BatchRunner::submit(Jobs::iterator job) {
-  BatchRequest& r = job->request;
-  Options options = r.answer;
-  // Requests keep their grammar.
-  std::shared_ptr<const riffle_grammar> grammar;
-  if (const auto& wanted = r.grammar) {
-    try {
-      grammar = grammars_.get(model_, wanted->kind, wanted->text);
-    } catch (const Exit& e) {
-      throw Exit(e.code(), "field " + wanted->field + ": " + e.what());
-    }
-    options.set_grammar(grammar.get());
-  }
-  job->answers.resize((r.chat ? 1 : r.prompts.size()) * r.n);
-  if (r.chat) {
-    const Conversation c = fit_conversation(model_, std::exchange(r.messages, {}), r.thinking);
-    progress_.add_fitted(job->line, c.fitted);
-    // White space after continued text belongs to the answer.
-    options.set("trim-start", !c.continued);
-    options.set("reasoning", reasoning_of(true, c.prompt.in_reasoning, r.thinking));
-    if (grammar && c.continued && !c.prompt.in_reasoning) {
-      options.set("reasoning", "none");
-      grammar = grammar_behind(grammar.get(), text_of("body.messages[%zu].content", *c.continued),
-                               c.begun);
-      options.set_grammar(grammar.get());
-    }
-    return submit(job, 0, c.prompt.tokens, options, {marks_, c.prompt.in_reasoning});
-  }
-  for (size_t i = 0; i < r.prompts.size(); ++i) {
-    BatchPrompt prompt = std::move(r.prompts[i]);
-    if (prompt.tokens.empty()) prompt.tokens = tokenize(model_, prompt.text, RIFFLE_TOKENIZE_BOS);
-    submit(job, i, std::move(prompt.tokens), options, {ReasoningMarks(), false});
-  }
-  r.prompts = {};
+  riffle_request* const request = job->request.handle.get();
+  if (riffle_request_prepare(request, model_, nullptr, 0) != RIFFLE_OK)
+    throw refusal_of(request, job->line);
+  progress_.add_fitted(job->line, Facts(riffle_request_info(request)).text("fitted"));
+  job->seed =
+      std::strtoull(riffle_options_get(riffle_request_options(request, 0), "seed"), nullptr, 10);
+  job->answers.resize(static_cast<size_t>(job->request.info.count("n_answers")));
+  // The scheduler reads a prompt of several answers once if it has 64 tokens or more.
+  for (size_t i = 0; i < job->answers.size(); ++i) submit({job, i});
+  riffle_request_drop_prompts(request);
 }
 
-std::shared_ptr<const riffle_grammar> BatchRunner::grammar_behind(const riffle_grammar* grammar,
-                                                                  const std::string& field,
-                                                                  const std::string& text) const {
-  // The grammar does not apply to a message's reasoning.
-  const size_t mark = marks_.end.empty() ? text.npos : text.rfind(marks_.end);
-  std::string begun = mark == text.npos ? text : text.substr(mark + marks_.end.size());
-  if (mark != text.npos) begun.erase(0, begun.find_first_not_of(kSpaces));
-  try {
-    return continued_grammar(grammar, begun);
-  } catch (const Exit& e) {
-    throw Exit(e.code(), "field " + field + ", which the answer continues: " + e.what());
-  }
-}
-
-// Submits the choices of one prompt. The scheduler reads the prompt once if it has 64 tokens or
-// more.
-void BatchRunner::submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens,
-                         Options options, const ReasoningSplit& split) {
-  const BatchRequest& r = job->request;
-  for (size_t i = prompt * r.n; i < (prompt + 1) * r.n; ++i) {
-    job->answers[i].split = split;
-    // Choices of a line get different seeds, as identical lines do.
-    const uint64_t seed = r.answer.size("seed");
-    options.set("seed", i == 0 ? seed : derived_seed(seed, i));
-    submit({job, i}, tokens, options);
-  }
-}
-
-void BatchRunner::submit(Place place, std::vector<int32_t> tokens, const Options& options) {
+void BatchRunner::submit(Place place) {
   Answer& answer = place.answer();
-  const riffle_status status = riffle_scheduler_submit(scheduler_.get(), tokens.data(),
-                                                       tokens.size(), options.get(), &answer.id);
+  const riffle_request* const request = place.job->request.handle.get();
+  size_t n = 0;
+  const int32_t* const tokens = riffle_request_tokens(request, place.index, &n);
+  const riffle_status status = riffle_scheduler_submit(
+      scheduler_.get(), tokens, n, riffle_request_options(request, place.index), &answer.id);
   if (status != RIFFLE_OK) throw error_of(place, status, riffle_context_error(context_));
-  answer.logprobs = options.on("logprobs");
-  answer.bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
+  answer.bytes = n * sizeof(int32_t);
   prompt_bytes_ += answer.bytes;
-  if (cache_) answer.tokens = std::move(tokens);
   try {
     under_way_.emplace(answer.id, place);
   } catch (...) {
@@ -309,9 +199,7 @@ void BatchRunner::conclude(Place place) {
   if (job->over) return;  // another of its answers has failed
   Answer& answer = place.answer();
   prompt_bytes_ -= std::exchange(answer.bytes, 0);
-  if (cache_) remember(std::move(answer.tokens));
-  const Facts& end = answer.choice.end;
-  answer.take(answer.split->finish());
+  const Facts& end = answer.end;
   // An answer has the number of tokens in its record, which includes an end token.
   progress_.counts.answer_tokens +=
       static_cast<uint64_t>(std::max(0, end.id("n_tokens") - answer.tokens_shown));
@@ -323,17 +211,24 @@ void BatchRunner::conclude(Place place) {
                               answer.status == RIFFLE_OK ? "the answer did not finish"
                                                          : end.text("error")));
   }
+  const riffle_result result{static_cast<riffle_finish>(finish_reason), end.id("n_tokens")};
+  const int64_t cached = end.count("reused_tokens") + end.count("loaded_tokens");
+  riffle_request* const request = job->request.handle.get();
+  if (riffle_request_end(request, place.index, &result, static_cast<size_t>(cached), nullptr) !=
+      RIFFLE_OK)
+    return fail(job, error_of(place, RIFFLE_INTERNAL, riffle_request_error(request)));
   if (++job->concluded < job->answers.size()) return;
-  std::vector<BatchChoice> choices;
+  std::vector<Facts> ends;
+  const auto n = static_cast<size_t>(job->request.info.count("n"));
   for (Answer& a : job->answers) {
-    if (choices.size() % job->request.n == 0) {  // a prompt counts once
-      progress_.counts.prompt_tokens += static_cast<uint64_t>(a.choice.end.count("prompt_tokens"));
-      progress_.counts.reused_tokens += static_cast<uint64_t>(a.choice.end.count("reused_tokens"));
-      progress_.counts.cached_tokens += static_cast<uint64_t>(a.choice.end.count("loaded_tokens"));
+    if (ends.size() % n == 0) {  // a prompt counts once
+      progress_.counts.prompt_tokens += static_cast<uint64_t>(a.end.count("prompt_tokens"));
+      progress_.counts.reused_tokens += static_cast<uint64_t>(a.end.count("reused_tokens"));
+      progress_.counts.cached_tokens += static_cast<uint64_t>(a.end.count("loaded_tokens"));
     }
-    choices.push_back(std::move(a.choice));
+    ends.push_back(std::move(a.end));
   }
-  finish(job, batch_answer_record(job->line, job->request, model_, by_, choices), false);
+  finish(job, batch_answer_record(job->line, job->request, job->seed, by_, ends), false);
 }
 
 void BatchRunner::fail(Jobs::iterator job, const BatchError& error) {

@@ -1,6 +1,5 @@
 // Runs the lines of a batch through a scheduler and writes their records to the output.
 #pragma once
-#include <deque>
 #include <exception>
 #include <list>
 #include <optional>
@@ -10,12 +9,9 @@
 
 #include "cli/batch/input.h"
 #include "cli/batch/output.h"
-#include "cli/batch/prefix_cache.h"
 #include "cli/batch/progress.h"
 #include "cli/batch/record.h"
 #include "cli/common.h"
-#include "cli/grammar.h"
-#include "cli/reasoning.h"
 
 namespace riffle::cli {
 
@@ -25,7 +21,7 @@ class BatchRunner {
   // none. Throws Exit. Requires: all arguments outlive the runner.
   BatchRunner(riffle_model* model, AnsweringModel by, riffle_context* context,
               const Options& scheduler, bool unordered, BatchInput& input, BatchOutput& output,
-              BatchProgress& progress, PrefixCache* cache);
+              BatchProgress& progress, riffle_prefix_cache* cache);
 
   // Runs until every line has its record, or until Ctrl-C. After Ctrl-C, finished records are
   // written in input order up to the first line without one; later ones are kept next to the
@@ -38,23 +34,17 @@ class BatchRunner {
   // A request of the scheduler: one prompt of a line on its way to its answer.
   struct Answer {
     uint64_t id = 0;
-    bool under_way = false, logprobs = false;
-    size_t bytes = 0;                     // bytes of the prompt's tokens; 0 once it is concluded
-    std::vector<int32_t> tokens;          // tokens of the prompt, if there is a prefix cache
-    std::string entry;                    // name of its entry in the prefix cache
-    std::optional<ReasoningSplit> split;  // set when it is submitted
-    int32_t tokens_shown = 0;             // tokens passed to on_token; not the end token
-    BatchChoice choice;
+    bool under_way = false;
+    size_t bytes = 0;                  // bytes of the prompt's tokens; 0 once it is concluded
+    int32_t tokens_shown = 0;          // tokens passed to on_token; not the end token
+    Facts end;                         // facts of riffle_request_end_fn
     riffle_status status = RIFFLE_OK;  // status with which it ended
-    void take(const ReasoningSplit::Parts& parts) {
-      choice.text += parts.answer;
-      choice.reasoning += parts.reasoning;
-    }
   };
   // A line on its way to its record.
   struct Job {
     size_t line = 0;
     BatchRequest request;
+    uint64_t seed = 0;
     std::vector<Answer> answers;  // none is added once the first is submitted
     size_t concluded = 0;         // number of concluded answers
     std::string record;
@@ -75,13 +65,7 @@ class BatchRunner {
   bool read_ahead();
   void start(InputLine& in);
   void submit(Jobs::iterator job);  // throws errors that failure_of catches
-  // Returns the grammar of an answer that continues this text of a message. Throws Exit.
-  std::shared_ptr<const riffle_grammar> grammar_behind(const riffle_grammar* grammar,
-                                                       const std::string& field,
-                                                       const std::string& text) const;
-  void submit(Jobs::iterator job, size_t prompt, std::vector<int32_t> tokens, Options options,
-              const ReasoningSplit& split);
-  void submit(Place place, std::vector<int32_t> tokens, const Options& options);
+  void submit(Place place);
   void drop_answers(Jobs::iterator job);  // called if the line has failed
   void conclude(Place place);             // called when an answer has ended
   BatchError error_of(const Place& place, riffle_status status, const std::string& text) const;
@@ -91,12 +75,6 @@ class BatchRunner {
   void write_finished();
   void keep_finished();
 
-  size_t shared_tokens(const Answer& answer) const;
-  void remember(std::vector<int32_t> tokens);
-
-  static riffle_session_file* on_begin(void* self, uint64_t id, size_t n_shared);
-  static void on_prompt(void* self, uint64_t id, riffle_session* session,
-                        const riffle_info* prompt);
   static bool on_token(void* self, uint64_t id, const riffle_token* token);
   static void on_end(void* self, uint64_t id, riffle_status status, const riffle_info* end);
 
@@ -106,20 +84,15 @@ class BatchRunner {
   BatchInput& input_;
   BatchOutput& output_;
   BatchProgress& progress_;
-  PrefixCache* cache_;
   AnsweringModel by_;
-  GrammarCache grammars_;
-  ReasoningMarks marks_;
   bool reads_effort_, reads_thinking_;  // variables that the chat template reads
   size_t max_seqs_;
   Scheduler scheduler_;
 
   Jobs jobs_;  // in input order
   std::unordered_map<uint64_t, Place> under_way_;
-  std::vector<Place> ended_;                   // answers that ended in the running step
-  std::exception_ptr failure_;                 // exception of a callback
-  std::deque<std::vector<int32_t>> answered_;  // last prompts, if there is a prefix cache
-  size_t answered_tokens_ = 0;
+  std::vector<Place> ended_;    // answers that ended in the running step
+  std::exception_ptr failure_;  // exception of a callback
   size_t prompt_bytes_ = 0, held_ = 0, held_bytes_ = 0, dropped_ = 0;  // held_: finished jobs
   InputLine line_;
 };

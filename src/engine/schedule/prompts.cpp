@@ -42,11 +42,15 @@ void Scheduler::read_prompt(Iteration& it) {
     it.prefill_token_layers = static_cast<int64_t>(run_->done - done);
     it.prefill_pairs = run_->pairs - pairs;
     it.prefill_kv_blocks = run_->kv_blocks;
+    it.prefill_request = r.id;
+    it.prefill_share =
+        (static_cast<double>(r.read) + run_->done / layers) / static_cast<double>(r.prompt.size());
     if (!over) return;
     r.read += run_->tokens.size();
     run_.reset();
     if (r.read < r.prompt.size()) return;
     if (hooks_.prompt_read) hooks_.prompt_read(r.id, {r.sequence, r.loaded, r.load_error});
+    if (cache_) keep_beginning(r);
     r.load_error.reset();
     if (take_tokens(r, kNotSampled)) decoding_.push_back(std::move(reading_));
     else end(std::move(reading_), RIFFLE_OK, "");
@@ -115,11 +119,12 @@ Scheduler::Room Scheduler::make_room(const Request& r, const Donor& donor) {
   for (;;) {
     const bool full = live() >= static_cast<size_t>(o_.max_seqs);
     if (!full && fits(0)) return Room::FREE;
+    if (full && counted_kept() == 0) return Room::NONE;  // dropping others would not help
     if (!full && !decoding_.empty() && !fits(freed_by_kept()))
       return Room::NONE;  // dropping the kept sequences would not be enough
     if (const int i = spare(); i >= 0) drop_kept(i);
     else if (!kept_.empty()) return Room::OF_DONOR;
-    else if (full || !decoding_.empty()) return Room::NONE;
+    else if (!decoding_.empty()) return Room::NONE;
     else return Room::FREE;  // nothing else holds memory: the prompt may fail
   }
 }
@@ -137,6 +142,10 @@ bool Scheduler::give_sequence(Request& r, const Donor& donor, bool adopt) {
     if (!load(r, donor.n_tokens)) return false;
   } else {
     r.sequence = donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
+    const auto used = std::find_if(kept_.begin(), kept_.end(), [&](const auto& k) {
+      return k->sequence.get() == donor.sequence;
+    });
+    if (used != kept_.end()) std::rotate(used, used + 1, kept_.end());  // most recently used
   }
   r.sequence->kv.of_request = true;
   r.read = donor.n_tokens;
@@ -163,8 +172,7 @@ bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
     // Checked first: comparing prompts takes time, and max_seqs may be reached for many iterations.
-    if (live() >= static_cast<size_t>(o_.max_seqs) && (engine_.may_keep_more() || kept_.empty()))
-      return false;
+    if (live() >= static_cast<size_t>(o_.max_seqs) && counted_kept() == 0) return false;
     Request& r = *waiting_.front();
     const Donor donor = choose_donor(r);
     r.beginnings = beginnings(r, donor.n_tokens);
@@ -256,9 +264,9 @@ Scheduler::Donor Scheduler::find_donor(const Request& r) const {
 // Returns find_donor's result, or the request's file if that holds more of the prompt.
 Scheduler::Donor Scheduler::choose_donor(Request& r) {
   Donor best = find_donor(r);
-  if (!hooks_.begin || !o_.prefix_reuse || !engine_.can_fork()) return best;
+  if (!o_.prefix_reuse || !engine_.can_fork()) return best;
   if (!std::exchange(r.asked, true))
-    r.file = hooks_.begin(r.id, static_cast<size_t>(best.n_tokens));
+    r.file = saved_beginning(r, static_cast<size_t>(best.n_tokens));
   if (!r.file) return best;
   const auto n = static_cast<int64_t>(
       reusable(r, r.file->content().tokens, [&](int64_t n) { return engine_.reach(*r.file, n); }));
@@ -284,10 +292,11 @@ bool Scheduler::load(Request& r, int64_t n_tokens) {
   return false;
 }
 
-// Returns true if a waiting prompt shares more of its beginning with this request than with any
-// other.
+// Returns true if the sequence is kept: a waiting prompt shares more of its beginning with this
+// request than with any other, or finished sequences stay.
 bool Scheduler::wanted(const Request& done) const {
   if (!o_.prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
+  if (o_.keep_seqs > 0 && done.prompt.size() > kMinReuse) return true;
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     const Request& r = *waiting_[i];
     const size_t n = reusable(r, done);
@@ -296,15 +305,33 @@ bool Scheduler::wanted(const Request& done) const {
   return false;
 }
 
-// Drops kept sequences that are no longer the donor of a waiting prompt.
+// Keeps a finished sequence, in place of those that hold nothing more than its beginning.
+void Scheduler::keep(std::unique_ptr<Request> done) {
+  engine_.drop_draft(*done->sequence);  // it only lends its prompt
+  for (size_t i = o_.keep_seqs > 0 ? kept_.size() : 0; i-- > 0;) {
+    const Request& old = *kept_[i];
+    const size_t n = reusable({old.prompt.data(), old.prompt.size() - 1}, done->prompt);
+    const auto length = static_cast<int64_t>(n);
+    if (n + static_cast<size_t>(engine_.reuse_unit()) >= old.prompt.size() &&
+        engine_.reach(*done->sequence, length) == length)
+      drop_kept(i);
+  }
+  kept_.push_back(std::move(done));
+  if (o_.keep_seqs > 0) drop_unwanted();
+}
+
+// Drops kept sequences beyond keep_seqs that are not the donor of a waiting prompt.
 void Scheduler::drop_unwanted() {
-  if (kept_.empty()) return;
+  const auto most = static_cast<size_t>(o_.keep_seqs);
+  if (kept_.size() <= most) return;
   std::vector<const Sequence*> donors;
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i)
     donors.push_back(find_donor(*waiting_[i]).sequence);
-  for (size_t i = kept_.size(); i-- > 0;)
+  for (size_t i = 0; i < kept_.size() && kept_.size() > most;) {
     if (std::find(donors.begin(), donors.end(), kept_[i]->sequence.get()) == donors.end())
       drop_kept(i);
+    else ++i;
+  }
 }
 
 void Scheduler::drop_kept(size_t index) {

@@ -22,6 +22,8 @@ struct Scheduler::Request {
   size_t read = 0, reused = 0, loaded = 0;
   bool asked = false;                       // SchedulerHooks::begin was called
   std::shared_ptr<const SessionFile> file;  // to begin from; null: none, or it cannot be loaded
+  std::string entry;                        // name of the file in the prefix cache
+  bool unsaved = false;                     // an abort stopped the save of its prompt
   std::optional<Error> load_error;
   std::vector<int64_t> beginnings;  // where other prompts diverge from this one
   int32_t next = 0;                 // the token to step with

@@ -26,7 +26,8 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, SchedulerH
     : engine_(engine), o_(options), hooks_(std::move(hooks)) {
   const int64_t layers = engine.model().config.n_layers;
   check_settings(OptionsKind::SCHEDULER, &o_);
-  if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
+  if (o_.max_seqs == 0)
+    o_.max_seqs = std::max(1, static_cast<int32_t>(engine.n_sessions()) - o_.keep_seqs);
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill_mode == PrefillMode::CHUNKS && !engine.can_fork())
     fail(
@@ -98,8 +99,7 @@ void Scheduler::step(Iteration* out) {
   decode(it);
   it.decode_seconds = since(start);
   read_prompt(it);
-  if (waiting_.empty() && !reading_ && decoding_.empty())
-    while (!kept_.empty()) drop_kept(0);
+  if (waiting_.empty() && !reading_ && decoding_.empty()) drop_unwanted();
   it.n_waiting = waiting_.size();
   it.n_prefilling = reading_ ? 1 : 0;
   it.n_decoding = decoding_.size();
@@ -316,9 +316,10 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   if (r->sequence) e.stats = engine_.stats(*r->sequence);
   const uint64_t id = r->id;
   memory_short_ = false;
+  if (cache_) remember(r->prompt);
+  if (r->sequence && r->unsaved) keep_beginning(*r);
   if (r->sequence && wanted(*r)) {
-    engine_.drop_draft(*r->sequence);  // it only lends its prompt
-    kept_.push_back(std::move(r));
+    keep(std::move(r));
   } else if (r->sequence) {
     engine_.destroy(*r->sequence);
     r.reset();

@@ -7,6 +7,7 @@
 // prompt that is being read. A text does not depend on other requests: a row's bits are its own
 // (device.h), and a request that is run again draws the same tokens.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "engine/answer.h"
 #include "engine/engine.h"
 #include "engine/schedule/batch_control.h"
+#include "engine/schedule/prefix_cache.h"
 #include "engine/step_rows.h"
 #include "riffle.h"
 #include "util/error.h"
@@ -63,6 +65,9 @@ struct Iteration {
   // one layer of the prompt that is being read, or two small ones, so that one can go to the host
   // meanwhile
   int64_t prefill_kv_blocks = 0;
+  // The request whose prompt is being read (0: none), and the share of the prompt that it holds.
+  uint64_t prefill_request = 0;
+  double prefill_share = 0;
   // Working set of the sequences that stepped, in blocks, estimated before the step; slots for it
   // (0: no pool). With `working_set_steps` 0 it is that of the longest window that fits or, if none
   // does, of one step.
@@ -70,6 +75,12 @@ struct Iteration {
   uint64_t blocks_loaded = 0;  // host to slot, by decode steps
   uint64_t blocks_read = 0;    // attended by decode steps
   double seconds = 0, decode_seconds = 0;
+};
+
+// The beginnings of prompts that a scheduler adds to its prefix cache.
+enum class KeepPrefixes {
+  SHARED,  // those that another prompt has too
+  ALL,     // whole prompts
 };
 
 class Scheduler {
@@ -80,6 +91,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
+  // Takes beginnings of prompts from the cache, and adds to it. Throws RIFFLE_UNSUPPORTED if
+  // requests cannot take over KV. Requires: the cache outlives the scheduler.
+  void use_prefix_cache(PrefixCache& cache, KeepPrefixes keep);
   uint64_t submit(std::span<const int32_t> tokens, const GenerateOptions& options);
   void cancel(uint64_t id);
   void step(Iteration* out);
@@ -117,6 +131,10 @@ class Scheduler {
   size_t reusable(const Request& r, std::span<const int32_t> donor, const Reach& reach) const;
   size_t reusable(const Request& r, const Request& donor) const;
   Donor choose_donor(Request& r);
+  std::shared_ptr<const SessionFile> saved_beginning(Request& r, size_t n_shared);
+  size_t shared_tokens(const Request& r) const;
+  void keep_beginning(Request& r);
+  void remember(std::vector<int32_t> prompt);
   // Memory for a prompt. NONE: there is none yet. FREE: there is enough. OF_DONOR: the donor's own
   // sequence is taken over, cut to the common tokens.
   enum class Room { NONE, FREE, OF_DONOR };
@@ -127,12 +145,15 @@ class Scheduler {
   std::vector<int64_t> beginnings(const Request& r, int64_t read) const;
   Donor find_donor(const Request& r) const;
   bool wanted(const Request& done) const;
+  void keep(std::unique_ptr<Request> done);
   void drop_unwanted();
   void drop_kept(size_t index);
-  // Returns the number of sequences that count against max_seqs.
-  size_t live() const {
-    return decoding_.size() + (reading_ ? 1 : 0) + (engine_.may_keep_more() ? 0 : kept_.size());
+  // Return the number of kept sequences, and of all sequences, that count against max_seqs.
+  size_t counted_kept() const {
+    if (engine_.may_keep_more()) return 0;
+    return kept_.size() - std::min(kept_.size(), static_cast<size_t>(o_.keep_seqs));
   }
+  size_t live() const { return decoding_.size() + (reading_ ? 1 : 0) + counted_kept(); }
 
   Engine& engine_;
   SchedulerOptions o_;
@@ -141,7 +162,13 @@ class Scheduler {
   Requests waiting_, decoding_;  // in order of arrival
   std::unique_ptr<Request> reading_;
   std::unique_ptr<PrefillRun> run_;
-  Requests kept_;         // finished, but a waiting prompt shares their beginning
+  // Finished, least recently used first. keep_seqs of them stay; the others stay while a waiting
+  // prompt shares their beginning.
+  Requests kept_;
+  PrefixCache* cache_ = nullptr;  // null: none
+  KeepPrefixes keep_prefixes_ = KeepPrefixes::SHARED;
+  std::deque<std::vector<int32_t>> answered_;  // last prompts, if there is a cache
+  size_t answered_tokens_ = 0;
   StepRows rows_;         // rows of the current step
   int64_t computed_ = 0;  // tokens that this iteration's decode steps computed
   // Working sets of the sequences that stepped last, divided by all their blocks.

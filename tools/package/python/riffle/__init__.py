@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from . import _structs as C
 from ._answer import Answer
 from ._document import Document
+from ._engine import Engine, Reply
 from ._library import (
     Aborted,
     BadArgument,
@@ -58,10 +59,10 @@ from ._library import (
     tokens_argument,
     tokens_array,
 )
-from ._messages import Message, continued_text, messages_of
-from ._options import Thinking, reasoning_of, thinking_argument
-from ._settings import SettingValue as SettingValue
+from ._messages import Message, messages_of
+from ._options import Thinking, chat_options, thinking_argument
 from ._settings import Options, set_setting, settings
+from ._settings import SettingValue as SettingValue
 from ._turns import Turns
 
 if TYPE_CHECKING:
@@ -548,13 +549,7 @@ class Session(_Closable):
     ) -> Answer:
         """Answers a conversation, as Model.chat does. Only what the session does not hold yet is
         read."""
-        messages = messages_of(messages)
-        model, inside = self.context.model, ctypes.c_bool()
-        tokens = model.chat_tokens(messages, thinking=thinking, date=date, _inside=inside)
-        begun = "" if inside.value else continued_text(messages, model.info.reasoning_end)
-        # White space after text that is continued belongs to the answer.
-        options.setdefault("trim_start", not begun)
-        given = {"reasoning": reasoning_of(inside.value, thinking), "_begun": begun, **options}
+        tokens, given = chat_options(self.context.model, messages, thinking, date, dict(options))
         return Answer(self, tokens, given, progress)
 
     def truncate(self, n_tokens: int) -> None:
@@ -603,12 +598,14 @@ __all__ = [
     "Context",
     "ContextFull",
     "Document",
+    "Engine",
     "Error",
     "FileError",
     "Message",
     "Model",
     "ModelInfo",
     "OutOfMemory",
+    "Reply",
     "Session",
     "Unsupported",
     "settings",

@@ -99,6 +99,45 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_session_file_data": (c_void_p, [c_void_p, POINTER(c_size_t)]),
     "riffle_session_load": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), C.ProgressFn, c_void_p]),
     "riffle_generate": (c_int, [c_void_p, c_void_p, C.TokenFn, c_void_p, POINTER(C.Result)]),
+    "riffle_context_fingerprint": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "riffle_plan_memory": (c_int, [c_void_p, c_void_p, *CREATE]),
+    "riffle_info_free": (None, [c_void_p]),
+    "riffle_plan_scheduler": (c_int, [c_void_p, c_void_p, c_int32]),
+    "riffle_scheduler_create": (c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+    "riffle_scheduler_free": (None, [c_void_p]),
+    "riffle_scheduler_on_token": (None, [c_void_p, C.RequestTokenFn]),
+    "riffle_scheduler_on_end": (None, [c_void_p, C.RequestEndFn]),
+    "riffle_scheduler_submit": (
+        c_int,
+        [c_void_p, POINTER(c_int32), c_size_t, c_void_p, POINTER(c_uint64)],
+    ),
+    "riffle_scheduler_cancel": (c_int, [c_void_p, c_uint64]),
+    "riffle_scheduler_step": (c_int, [c_void_p]),
+    "riffle_scheduler_iteration": (c_void_p, [c_void_p]),
+    "riffle_prefix_cache_open": (c_int, [c_char_p, c_uint64, *CREATE]),
+    "riffle_prefix_cache_free": (None, [c_void_p]),
+    "riffle_prefix_cache_info": (c_void_p, [c_void_p]),
+    "riffle_scheduler_use_prefix_cache": (c_int, [c_void_p, c_void_p, c_int]),
+    "riffle_request_create": (
+        c_int,
+        [c_int, c_char_p, c_size_t, c_void_p, c_uint32, *CREATE],
+    ),
+    "riffle_request_prepare": (c_int, [c_void_p, c_void_p, POINTER(c_char), c_size_t]),
+    "riffle_request_free": (None, [c_void_p]),
+    "riffle_request_refusal": (c_void_p, [c_void_p]),
+    "riffle_request_info": (c_void_p, [c_void_p]),
+    "riffle_request_tokens": (POINTER(c_int32), [c_void_p, c_size_t, POINTER(c_size_t)]),
+    "riffle_request_options": (c_void_p, [c_void_p, c_size_t]),
+    "riffle_request_drop_prompts": (None, [c_void_p]),
+    "riffle_request_set_names": (c_int, [c_void_p, c_char_p, c_char_p]),
+    "riffle_request_token": (c_int, [c_void_p, c_size_t, POINTER(C.Token), POINTER(C.Json)]),
+    "riffle_request_end": (
+        c_int,
+        [c_void_p, c_size_t, POINTER(C.Result), c_size_t, POINTER(C.Json)],
+    ),
+    "riffle_request_usage": (c_int, [c_void_p, POINTER(C.Json)]),
+    "riffle_request_response": (c_int, [c_void_p, POINTER(C.Json)]),
+    "riffle_request_error": (c_char_p, [c_void_p]),
     "riffle_grammar_create": (c_int, [c_void_p, c_int, c_char_p, c_size_t, *CREATE]),
     "riffle_grammar_continue": (c_int, [c_void_p, c_char_p, c_size_t, *CREATE]),
     "riffle_grammar_free": (None, [c_void_p]),
@@ -211,7 +250,7 @@ def check(code: int, text: bytes | None) -> None:
         raise ERRORS.get(code, Error)(words, code)
 
 
-def facts(info: int) -> dict[str, Any]:
+def facts(info: Any) -> dict[str, Any]:
     """The numbers and texts of a riffle_info."""
     found: dict[str, Any] = {}
     while name := lib.riffle_info_name(info, len(found)):

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from . import _structs as C
 from ._library import BadArgument, check, lib, unknown_name, wrong_type
+from ._messages import Message, continued_text, messages_of
 from ._settings import Options, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypedDict, Union
+
+    from . import Model
 
     class GenerateOptions(TypedDict, total=False):
         """Settings with which an answer is drawn. A setting that is not given, or None, has the
@@ -252,3 +255,20 @@ def generate_options(given: dict[str, Any], model: Any) -> Options:
             f"top_logprobs: found {top} without logprobs=True, expected both", C.BAD_ARGUMENT
         )
     return options
+
+
+def chat_options(
+    model: Model,
+    messages: str | Sequence[Message],
+    thinking: Thinking,
+    date: str | None,
+    options: dict[str, Any],
+) -> tuple[list[int], dict[str, Any]]:
+    """Returns the prompt's tokens and the options of an answer to a conversation."""
+    messages = messages_of(messages)
+    inside = ctypes.c_bool()
+    tokens = model.chat_tokens(messages, thinking=thinking, date=date, _inside=inside)
+    begun = "" if inside.value else continued_text(messages, model.info.reasoning_end)
+    # White space after text that is continued belongs to the answer.
+    options.setdefault("trim_start", not begun)
+    return tokens, {"reasoning": reasoning_of(inside.value, thinking), "_begun": begun, **options}

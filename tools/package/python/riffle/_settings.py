@@ -76,18 +76,22 @@ def text_of(value: SettingValue) -> str:
 @functools.lru_cache(maxsize=None)
 def table() -> tuple[dict[str, Any], ...]:
     """The rows of the library's table of settings."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     while row := lib.riffle_setting_at(len(rows)):
         rows.append(facts(row))
     return tuple(rows)
 
 
-def settings_by_name() -> dict[str, dict[str, Any]]:
-    """The settings of a context and its selection, by the names that riffle's JSON output uses and
-    by those of the command's flags."""
+#: The kinds of settings that a context takes.
+OF_CONTEXT = ("context", "selection")
+
+
+def settings_by_name(kinds: tuple[str, ...] = OF_CONTEXT) -> dict[str, dict[str, Any]]:
+    """The settings of these kinds, by the names that riffle's JSON output uses and by those of the
+    command's flags."""
     found: dict[str, dict[str, Any]] = {}
     for row in table():
-        if row["options"] in ("context", "selection"):
+        if row["options"] in kinds:
             found.setdefault(row["json"] or row["name"].replace("-", "_"), row)
             found.setdefault(row["name"].replace("-", "_"), row)
     return found
@@ -112,8 +116,10 @@ OTHER_NAMES = {
 }
 
 
-def set_setting(options: Options, name: str, value: SettingValue) -> None:
-    settings = settings_by_name()
+def set_setting(
+    options: Options, name: str, value: SettingValue, kinds: tuple[str, ...] = OF_CONTEXT
+) -> None:
+    settings = settings_by_name(kinds)
     row = settings.get(name)
     if row is None:
         raise unknown_name("setting", name, settings, OTHER_NAMES, "riffle.settings() lists all")

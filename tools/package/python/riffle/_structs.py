@@ -16,6 +16,7 @@ from ctypes import (
     c_int,
     c_int32,
     c_size_t,
+    c_uint64,
     c_void_p,
 )
 
@@ -63,10 +64,17 @@ class LogitBias(Struct):
     _fields_ = [("token", c_int32), ("bias", c_float)]
 
 
-STRUCTS = [Progress, Message, Logprob, Token, Result, LogitBias]
+class Json(Struct):
+    C_NAME = "riffle_json"
+    _fields_ = [("data", POINTER(c_char)), ("len", c_size_t)]
+
+
+STRUCTS = [Progress, Message, Logprob, Token, Result, LogitBias, Json]
 
 ProgressFn = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(Progress))
 TokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_size_t, POINTER(Token))
+RequestTokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_uint64, POINTER(Token))
+RequestEndFn = ctypes.CFUNCTYPE(None, c_void_p, c_uint64, c_int, c_void_p)
 
 OK = 0
 BAD_ARGUMENT = 1
@@ -95,6 +103,13 @@ FINISHES = {0: "none", 1: "stop", 2: "length", 3: "context", 4: "aborted"}
 GRAMMAR_GBNF = 0
 GRAMMAR_JSON_SCHEMA = 1
 GRAMMAR_REGEX = 2
+KEEP_SHARED = 0
+KEEP_ALL = 1
+REQUEST_CHAT = 0
+REQUEST_COMPLETION = 1
+REQUEST_BATCH_LINE = 2
+REQUEST_IGNORE_UNKNOWN = 1
+REQUEST_DRAW_SEED = 2
 
 # Enumerators by their names in the headers.
 ENUMS = {

@@ -1,0 +1,52 @@
+// Finds the end of a JSON value while it is written, and reads objects that name a function and its
+// arguments.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "requests/calls/call_parser.h"
+
+namespace riffle::requests {
+
+// Finds the end of one value. It does not check the value.
+class JsonScan {
+ public:
+  // Takes text from the front of *text up to the value's end. Returns true at the end. A number, or
+  // any other text, ends before a comma, a bracket or white space.
+  bool put(std::string_view* text, std::string* taken);
+  bool begun() const { return begun_; }
+
+ private:
+  int depth_ = 0;
+  bool begun_ = false, string_ = false, escape_ = false, bare_ = false;
+};
+
+// Reads {"name": "f", "arguments": {...}}. Some models call the arguments parameters, or give them
+// as JSON's text. Other members are ignored.
+class CallObject : public CallBody {
+ public:
+  using Known = std::function<bool(std::string_view name)>;
+  // known: whether a call of this name is one; null: all are.
+  explicit CallObject(Known known = nullptr) : known_(std::move(known)) {}
+  Step step(std::string_view* text, bool over, CallSink* out) override;
+
+ private:
+  enum class At { OBJECT, FIRST, KEY, COLON, VALUE, COMMA } at_ = At::OBJECT;
+  Step value(std::string_view* text, bool over, CallSink* out);
+  Step take_value(CallSink* out);
+  Step close(CallSink* out);
+
+  Known known_;
+  JsonScan scan_;
+  std::string key_, value_, name_, waiting_;  // waiting_: arguments that came before the name
+  bool named_ = false, begun_ = false, has_arguments_ = false;
+};
+
+// Escapes a piece of a JSON string, which may begin or end inside a character.
+std::string json_piece(std::string_view text);
+
+// Returns "", or what is wrong with the text of arguments: it must be a JSON object.
+std::string arguments_error(std::string_view json);
+
+}  // namespace riffle::requests

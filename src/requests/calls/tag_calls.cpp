@@ -1,0 +1,236 @@
+// Calls between <tool_call> and </tool_call>. Their first character tells the format:
+//     {"name": "f", "arguments": {"k": "v"}}                  Hermes, Qwen
+//     <function=f><parameter=k>v</parameter></function>       Qwen3-Coder, Qwen3.5
+//     f<arg_key>k</arg_key><arg_value>v</arg_value>           GLM
+#include "requests/calls/formats.h"
+#include "requests/calls/json_scan.h"
+#include "util/json.h"
+
+namespace riffle::requests {
+namespace {
+
+constexpr std::string_view kEnd = "</tool_call>", kFunction = "<function=";
+
+// Texts of parameters have no quotes: the schema says whether they are strings.
+bool is_text(const Tool* tool, const std::string& key) {
+  const Json* const schema = tool ? tool->parameters() : nullptr;
+  const Json* const properties = schema ? schema->find("properties") : nullptr;
+  const Json* const property = properties ? properties->find(key) : nullptr;
+  const Json* const type = property ? property->find("type") : nullptr;
+  return type && type->equals("string");
+}
+
+std::string json_value(const std::string& text) {
+  if (text == "True") return "true";
+  if (text == "False") return "false";
+  if (text == "None") return "null";
+  try {
+    (void)parse_json(text, {.depth = 128, .values = 1000000});
+    return text;
+  } catch (const JsonError&) {
+    return "\"" + json_string(text) + "\"";
+  }
+}
+
+std::string trimmed(std::string_view text) {
+  text = without_left(text);
+  return std::string(text.substr(0, text.find_last_not_of(kSpaces) + 1));
+}
+
+// Takes a word up to the mark, and the mark. Returns false if it is not there yet.
+bool take_to(std::string_view* text, std::string_view mark, std::string* word) {
+  const size_t at = text->find(mark);
+  if (at == text->npos) return false;
+  *word = text->substr(0, at);
+  text->remove_prefix(at + mark.size());
+  return true;
+}
+
+// Parameters in tags, as the arguments of a call. Strings are passed on as they are written.
+class Parameters {
+ public:
+  // Line breaks at the ends of a value belong to the tags.
+  Parameters(const Tool* tool, bool lines) : tool_(tool), lines_(lines) {}
+  void key(std::string key, CallSink* out) {
+    out->arguments((any_ ? ", \"" : "{\"") + json_string(key) + "\": ");
+    any_ = true;
+    key_ = std::move(key);
+    text_ = is_text(tool_, key_);
+    value_.clear();
+    first_ = true;
+    if (text_) out->arguments("\"");
+  }
+  // Takes text of a value. Returns true at its end.
+  bool value(std::string_view* text, std::string_view end, CallSink* out) {
+    const size_t at = text->find(end);
+    size_t n = at == text->npos ? text->size() - partial_mark(*text, end) : at;
+    if (first_ && lines_ && n > 0) {
+      if (text->front() == '\n') text->remove_prefix(1), --n;
+      first_ = false;
+      if (at != text->npos) return value(text, end, out);
+    }
+    if (text_ && lines_ && n > 0 && (*text)[n - 1] == '\n') --n;
+    std::string_view part = text->substr(0, n);
+    if (text_) out->arguments(json_piece(part));
+    else value_ += part;
+    text->remove_prefix(n);
+    if (at == text->npos) return false;
+    text->remove_prefix(text->find(end) + end.size());
+    out->arguments(text_ ? "\"" : json_value(trimmed(value_)));
+    return true;
+  }
+  void end(CallSink* out) {
+    out->arguments(any_ ? "}" : "{}");
+    out->end();
+  }
+
+ private:
+  const Tool* tool_;
+  bool lines_, any_ = false, text_ = false, first_ = false;
+  std::string key_, value_;
+};
+
+class XmlCall : public CallBody {
+ public:
+  explicit XmlCall(const ToolUse& tools) : tools_(tools), parameters_(nullptr, true) {}
+  Step step(std::string_view* text, bool over, CallSink* out) override {
+    constexpr std::string_view key = "<parameter=", end = "</function>";
+    for (;;) {
+      if (at_ == At::VALUE) {
+        if (!parameters_.value(text, "</parameter>", out)) return wait(over, "</parameter>");
+        at_ = At::PARAMETER;
+      }
+      *text = without_left(*text);
+      std::string word;
+      if (at_ == At::FUNCTION) {
+        if (!text->starts_with(kFunction.substr(0, text->size())))
+          return broken("expected <function=");
+        if (!take_to(text, ">", &word)) return wait(over, "the name of a function");
+        word = trimmed(std::string_view(word).substr(std::min(kFunction.size(), word.size())));
+        if (!is_name(word)) return broken("expected the name of a function");
+        out->begin(word);
+        parameters_ = Parameters(tools_.find(word), true);
+        at_ = At::PARAMETER;
+      } else if (text->starts_with(end)) {
+        text->remove_prefix(end.size());
+        parameters_.end(out);
+        return Step::DONE;
+      } else if (text->starts_with(key)) {
+        if (!take_to(text, ">", &word)) return wait(over, "the name of a parameter");
+        parameters_.key(word.substr(key.size()), out);
+        at_ = At::VALUE;
+      } else if (key.starts_with(*text) || end.starts_with(*text)) {
+        return wait(over, "<parameter= or </function>");
+      } else {
+        return broken("expected <parameter= or </function>");
+      }
+    }
+  }
+
+ private:
+  const ToolUse& tools_;
+  Parameters parameters_;
+  enum class At { FUNCTION, PARAMETER, VALUE } at_ = At::FUNCTION;
+};
+
+class GlmCall : public CallBody {
+ public:
+  explicit GlmCall(const ToolUse& tools) : tools_(tools), parameters_(nullptr, false) {}
+  Step step(std::string_view* text, bool over, CallSink* out) override {
+    constexpr std::string_view key = "<arg_key>", value = "<arg_value>";
+    for (;;) {
+      if (at_ == At::VALUE) {
+        if (!parameters_.value(text, "</arg_value>", out)) return wait(over, "</arg_value>");
+        at_ = At::KEY;
+      }
+      *text = without_left(*text);
+      std::string word;
+      if (at_ == At::NAME) {
+        const size_t end = text->find('<');
+        if (end == text->npos) return wait(over, "<arg_key> or </tool_call>");
+        word = trimmed(text->substr(0, end));
+        if (!is_name(word)) return broken("expected the name of a function");
+        text->remove_prefix(end);
+        out->begin(word);
+        parameters_ = Parameters(tools_.find(word), false);
+        at_ = At::KEY;
+      } else if (at_ == At::KEY && text->starts_with(kEnd)) {
+        parameters_.end(out);
+        return Step::DONE;
+      } else if (at_ == At::KEY && text->starts_with(key)) {
+        std::string_view rest = text->substr(key.size());
+        if (!take_to(&rest, "</arg_key>", &word)) return wait(over, "</arg_key>");
+        *text = rest;
+        parameters_.key(trimmed(word), out);
+        at_ = At::BETWEEN;
+      } else if (at_ == At::BETWEEN && text->starts_with(value)) {
+        text->remove_prefix(value.size());
+        at_ = At::VALUE;
+      } else if (at_ == At::KEY ? key.starts_with(*text) || kEnd.starts_with(*text)
+                                : value.starts_with(*text)) {
+        return wait(over, at_ == At::KEY ? "<arg_key> or </tool_call>" : "<arg_value>");
+      } else {
+        return broken(at_ == At::KEY ? "expected <arg_key> or </tool_call>"
+                                     : "expected <arg_value>");
+      }
+    }
+  }
+
+ private:
+  const ToolUse& tools_;
+  Parameters parameters_;
+  enum class At { NAME, KEY, BETWEEN, VALUE } at_ = At::NAME;
+};
+
+// Calls of one of the formats, and the end marker, which some models leave out at the end.
+class TagCall : public CallBody {
+ public:
+  explicit TagCall(const ToolUse& tools) : tools_(tools) {}
+  Step step(std::string_view* text, bool over, CallSink* out) override {
+    for (;;) {
+      if (call_) {
+        const Step step = call_->step(text, over, out);
+        if (step == Step::BROKEN) return broken(call_->error());
+        if (step == Step::MORE) return step;
+        call_.reset();
+        any_ = true;
+      }
+      const std::string_view rest = without_left(*text);
+      if (any_) {
+        if (rest.starts_with(kEnd)) {
+          *text = rest.substr(kEnd.size());
+          return Step::DONE;
+        }
+        const bool another = rest.starts_with('{') || rest.starts_with(kFunction);
+        if (!another && !over && (kEnd.starts_with(rest) || kFunction.starts_with(rest)))
+          return Step::MORE;
+        if (!another) return Step::DONE;
+      }
+      if (rest.empty()) return wait(over, "a call");
+      *text = rest;
+      if (rest[0] == '{') call_ = std::make_unique<CallObject>();
+      else if (rest[0] == '<') call_ = std::make_unique<XmlCall>(tools_);
+      else call_ = std::make_unique<GlmCall>(tools_);
+    }
+  }
+
+ private:
+  const ToolUse& tools_;
+  std::unique_ptr<CallBody> call_;
+  bool any_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<CallParser> tag_calls(const ToolUse& tools) {
+  // Qwen3-Coder sometimes leaves out <tool_call>.
+  return std::make_unique<MarkedCalls>(
+      std::vector<std::string>{"<tool_call>", std::string(kFunction)}, std::string(kFunction),
+      std::string(kEnd),
+      [](const ToolUse& all) -> std::unique_ptr<CallBody> {
+        return std::make_unique<TagCall>(all);
+      },
+      tools);
+}
+
+}  // namespace riffle::requests

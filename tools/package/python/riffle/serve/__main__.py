@@ -1,0 +1,36 @@
+"""The program riffle-serve."""
+
+from __future__ import annotations
+
+import sys
+
+from .. import Error
+from .options import OptionError, parse, read_key_files
+
+
+def fail(code: int, text: str) -> int:
+    print(f"riffle-serve: {text}", file=sys.stderr)
+    return code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code, as riffle(1) lists them."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        from .server import serve
+    except ImportError as error:
+        return fail(1, f"{error}; pip install riffle[serve] installs what is missing")
+    try:
+        read_key_files(options)
+        serve(options)
+    except OptionError as error:
+        return fail(2, str(error))
+    except (Error, OSError) as error:
+        return fail(1, str(error))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
