@@ -34,7 +34,8 @@ TEST_CASE("auto is the default", "[auto]") {
   CHECK(s.selector == SelectorKind::AUTO);
 }
 
-TEST_CASE("auto has dense's bits below a length and share's from it on", "[auto][invariance]") {
+TEST_CASE("auto has dense's bits below a length and share's from it on",
+          "[auto][invariance][long]") {
   ContextOptions o = pooled(1024 + 16);
   check_auto(o, 1024);
   o.n_threads = 3;

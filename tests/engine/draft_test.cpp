@@ -35,7 +35,7 @@ TEST_CASE("MTP: guesses have transformers' logits", "[draft][parity][states]") {
 
 // The layer sees 1,024 pairs. It has the same ones from a prompt, from steps, and when it has made
 // no guesses for a while.
-TEST_CASE("MTP: texts that are longer than the layer's window", "[draft][states]") {
+TEST_CASE("MTP: texts that are longer than the layer's window", "[draft][states][long]") {
   const TempDir temp;
   const std::string folder = draft_folder("qwen35", temp, repeating_head());
   std::vector<int32_t> tokens = tiny_tokens();

@@ -200,7 +200,8 @@ TEST_CASE("DRY: bad values are named", "[sampler]") {
 
 // Compares the tokens that riffle_generate draws with those drawn by steps and the rule, and by a
 // scheduler.
-TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead", "[sampler]") {
+TEST_CASE("DRY: answers are those of the rule, also with tokens computed ahead",
+          "[sampler][long]") {
   for (const int lookup : {0, 4}) {
     ContextOptions o;
     o.device = DeviceKind::CPU;

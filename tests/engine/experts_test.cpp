@@ -69,7 +69,7 @@ std::vector<std::vector<float>> run_tiny(Runtime& r, int others) {
 }  // namespace
 
 TEST_CASE("experts: bits do not depend on the batch, chunks, threads or the device",
-          "[experts][invariance][arithmetic]") {
+          "[experts][invariance][arithmetic][long]") {
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (!c.config.contains("num_experts_per_tok") && !c.config.contains("top_k_experts")) continue;

@@ -36,7 +36,7 @@ TEST_CASE("fuzz targets read every tensor of every architecture option", "[famil
   }
 }
 
-TEST_CASE("greedy text of every architecture option is transformers'", "[parity][greedy]") {
+TEST_CASE("greedy text of every architecture option is transformers'", "[parity][greedy][long]") {
   OneIn one(5);
   const TempDir temp;
   const std::vector<IsaChoice> isas = isa_choices();
@@ -56,7 +56,7 @@ TEST_CASE("greedy text of every architecture option is transformers'", "[parity]
 }
 
 TEST_CASE("every selector that reads everything gives the logits of dense, in every family",
-          "[parity][families]") {
+          "[parity][families][long]") {
   OneIn one(5);
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints())

@@ -10,7 +10,7 @@ using namespace riffle;
 using namespace riffle::test;
 
 TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead",
-          "[invariance]") {
+          "[invariance][long]") {
   OneIn one(2);
   const auto prompt = some_tokens(1500, 7),
              steps = some_tokens(40, 8);  // crosses block boundaries while decoding
@@ -48,7 +48,7 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
   }
 }
 
-TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
+TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance][long]") {
   // A row has several parts, two with few rounds.
   const auto prompt = some_tokens(few_rounds() ? 3000 : 5000, 57), steps = some_tokens(20, 58);
   const auto selectors = here({SelectorKind::SHARE, SelectorKind::PSA, SelectorKind::TOPK});
@@ -90,7 +90,7 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
     }
 }
 
-TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
+TEST_CASE("sequences stepped together give what each gives alone", "[invariance][long]") {
   OneIn one(2);
   std::vector<std::vector<int32_t>> prompts, steps;
   for (int i = 0; i < 5; ++i) {

@@ -69,7 +69,7 @@ TEST_CASE("a lookup that grows with its text finds what a new one finds", "[look
   CHECK(found > 1000);
 }
 
-TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arithmetic]") {
+TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup][arithmetic][long]") {
   OneIn one(3);
   const auto selectors = here({SelectorKind::DENSE, SelectorKind::PSA, SelectorKind::TOPK,
                                SelectorKind::TWILIGHT, SelectorKind::SHARE});

@@ -89,7 +89,7 @@ TEST_CASE("parity: every instruction set gives transformers' logits with f32 KV"
 
 // Chunks shorter than the prompt and than a window, other blocks, a pool that cannot hold the
 // sequence.
-TEST_CASE("parity: chunks, blocks and a pool change nothing", "[parity]") {
+TEST_CASE("parity: chunks, blocks and a pool change nothing", "[parity][long]") {
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
