@@ -94,8 +94,8 @@ class MarkedCalls : public CallParser {
 // White space that is trimmed around markers.
 inline constexpr const char* kSpaces = " \t\r\n";
 
-// Tells whether the text can be a function's name: it is not empty and has no white space, quotes or
-// brackets.
+// Tells whether the text can be a function's name: it is not empty and has no white space, quotes
+// or brackets.
 bool is_name(std::string_view text);
 
 // Returns the text without white space at its beginning.
