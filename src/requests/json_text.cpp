@@ -1,10 +1,9 @@
 #include "requests/json_text.h"
 
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 #include "text/tokenizer.h"
-#include "util/c_locale.h"
 #include "util/error.h"
 #include "util/json.h"
 
@@ -18,8 +17,9 @@ std::string json_text(std::string_view text) {
 
 std::string json_number(float value) {
   if (!std::isfinite(value)) return "null";
-  const CLocale here;
-  const double shown = std::strtod(format("%.7g", static_cast<double>(value)).c_str(), nullptr);
+  const std::string digits = format("%.7g", static_cast<double>(value));
+  double shown = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), shown);
   return Json(shown).dump();
 }
 

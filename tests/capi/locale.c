@@ -19,6 +19,7 @@
 #include "riffle_batch.h"
 #include "riffle_grammar.h"
 #include "riffle_measure.h"
+#include "riffle_request.h"
 #include "riffle_steps.h"
 #include "riffle_text.h"
 #include "riffle_tools.h"
@@ -383,6 +384,71 @@ static void chats(FILE* out) {
   riffle_model_free(model);
 }
 
+/* A request with numbers and a tool, and its answers as JSON. */
+static void bodies(FILE* out) {
+  static const char body[] =
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"i "
+      "1.5\"}],\"stream\":true,\"temperature\":0.5,"
+      "\"stream_options\":{\"include_usage\":true},\"logprobs\":true,\"tools\":[{\"type\":"
+      "\"function\","
+      "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"default\":0.5}}}]}";
+  static const char text[] = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1.5}}</tool_call>";
+  if (!tiny_text(
+          folder, 2,
+          "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"chat_template\":\"{{ tools }}<tool_call>"
+          "{% for m in messages %}{{ m.content }}{% endfor %}\"}"))
+    return;
+  riffle_model* const model = model_of(out, folder);
+  for (size_t i = 0; i < 2; ++i) {
+    char err[512] = "";
+    riffle_request* r = NULL;
+    outcome(out, "create",
+            riffle_request_create(i ? RIFFLE_REQUEST_COMPLETION : RIFFLE_REQUEST_CHAT, body,
+                                  sizeof body - 1, NULL, 0, &r, err, sizeof err),
+            err);
+    if (riffle_request_refusal(r)) {
+      info(out, riffle_request_refusal(r));
+      fprintf(out, "%s\n", riffle_request_error(r));
+      riffle_request_free(r);
+      continue;
+    }
+    outcome(out, "prepare", riffle_request_prepare(r, model, err, sizeof err), err);
+    info(out, riffle_request_info(r));
+    size_t n = 0;
+    const int32_t* const ids = riffle_request_tokens(r, 0, &n);
+    for (size_t t = 0; t < n; ++t) fprintf(out, "%d ", ids[t]);
+    fprintf(out, "%s\n", riffle_options_get(riffle_request_options(r, 0), "temp"));
+    riffle_request_drop_prompts(r);
+    riffle_request_set_names(r, "m", NULL);
+    const riffle_token token = {5, text, sizeof text - 1, -0.25f, NULL, 0};
+    const riffle_result result = {RIFFLE_FINISH_STOP, 2};
+    riffle_json json[4] = {{NULL, 0}};
+    riffle_tool_call call = {"", "", "", ""};
+    /* Ids and times differ; the rest begins with the model. */
+    for (int step = 0; step < 4; ++step) {
+      const riffle_status status = step == 0   ? riffle_request_token(r, 0, &token, &json[0])
+                                   : step == 1 ? riffle_request_end(r, 0, &result, 1, &json[1])
+                                   : step == 2 ? riffle_request_usage(r, &json[2])
+                                               : riffle_request_response(r, &json[3]);
+      const char* const from = json[step].data ? strstr(json[step].data, "\"logprobs\"") : NULL;
+      outcome(out, "json", status, from);
+    }
+    if (riffle_request_call(r, 0, 0, &call)) fprintf(out, "%s %s\n", call.name, call.arguments);
+    info(out, riffle_request_answer(r, 0));
+    riffle_request_free(r);
+  }
+  riffle_answer* answer = NULL;
+  riffle_answer_part part = {NULL, 0, NULL, 0};
+  const riffle_token token = {5, "1.5", 3, 0, NULL, 0};
+  riffle_answer_create(model, false, &answer, NULL, 0);
+  outcome(out, "answer", riffle_answer_token(answer, &token, &part), NULL);
+  fprintf(out, "%.*s\n", (int)part.content_len, part.content);
+  riffle_answer_free(answer);
+  fprintf(out, "%llx %d\n", (unsigned long long)riffle_derived_seed(7, 3),
+          riffle_random_seed() >> 53 == 0);
+  riffle_model_free(model);
+}
+
 static void logits(FILE* out, const riffle_session* session) {
   const float* const all = riffle_logits(session);
   fprintf(out, "%zu tokens, reach %zu\n", riffle_session_length(session),
@@ -594,7 +660,8 @@ static const struct part {
              {"chat options", chats}, {"grammars", grammars},
              {"settings", settings},  {"sampling", sampling},
              {"asking", asking},      {"sessions", sessions},
-             {"requests", requests},  {"files", files}};
+             {"requests", requests},  {"files", files},
+             {"bodies", bodies}};
 enum { kParts = sizeof parts / sizeof *parts };
 
 static char* given(const struct part* part) {

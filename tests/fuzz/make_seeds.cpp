@@ -392,9 +392,9 @@ std::string experts_safetensors(const std::string& kind) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target :
-       {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template",
-        "batch_line", "batch_resume", "session", "gbnf", "json_schema", "regex", "tokenizer_model"})
+  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json",
+                             "chat_template", "batch_line", "batch_resume", "calls", "session",
+                             "gbnf", "json_schema", "regex", "tokenizer_model"})
     std::filesystem::create_directories(root + "/" + target);
 
   write_file(root + "/session/small", session(false));
@@ -584,6 +584,18 @@ int main(int argc, char** argv) {
   write_file(
       root + "/batch_line/structured",
       R"({"custom_id":"a","body":{"prompt":"p","structured_outputs":{"choice":["a","b"]}}})");
+  // The first byte chooses the format.
+  write_file(root + "/calls/gemma",
+             std::string("\0<|tool_call>call:f{s:<|\"|>a<|\"|>,b:[1,{c:true}]}<tool_call|>", 56));
+  write_file(root + "/calls/lfm", "\1<|tool_call_start|>[f(s='a', b=[1]), f()]<|tool_call_end|>");
+  write_file(root + "/calls/json",
+             "\2<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}\n</tool_call>");
+  write_file(
+      root + "/calls/xml",
+      "\2<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>");
+  write_file(root + "/calls/mistral",
+             "\3[TOOL_CALLS]f[ARGS]{\"s\":1}[TOOL_CALLS][{\"name\":\"f\"}]");
+  write_file(root + "/calls/llama", "\4{\"name\": \"f\", \"parameters\": {\"s\": \"a\"}}");
   write_file(root + "/batch_line/prompt",
              body +
                  "completions\", \"body\": {\"model\": \"m\", \"prompt\": \"a \\u00fc\", "
