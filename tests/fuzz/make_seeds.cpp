@@ -586,7 +586,7 @@ int main(int argc, char** argv) {
       R"({"custom_id":"a","body":{"prompt":"p","structured_outputs":{"choice":["a","b"]}}})");
   // The first byte chooses the format.
   write_file(root + "/calls/gemma",
-             std::string("\0<|tool_call>call:f{s:<|\"|>a<|\"|>,b:[1,{c:true}]}<tool_call|>", 56));
+             std::string("\0<|tool_call>call:f{s:<|\"|>a<|\"|>,b:[1,{c:true}]}<tool_call|>", 61));
   write_file(root + "/calls/lfm", "\1<|tool_call_start|>[f(s='a', b=[1]), f()]<|tool_call_end|>");
   write_file(root + "/calls/json",
              "\2<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}\n</tool_call>");
