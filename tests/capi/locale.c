@@ -598,6 +598,34 @@ static void requests(FILE* out) {
   riffle_model_free(model);
 }
 
+/* A scheduler's plan, and a folder of beginnings of prompts. */
+static void prefixes(FILE* out) {
+  char path[96], err[512] = "";
+  snprintf(path, sizeof path, "%s.prefixes", folder);
+  riffle_model* const model = model_of(out, folder);
+  riffle_options* const o = options_of((const char*[]){"device", "cpu", "ctx", "64", NULL});
+  outcome(out, "plan", riffle_plan_scheduler(model, o, 2), riffle_model_error(model));
+  fprintf(out, "%s %s\n", riffle_options_get(o, "sessions"), riffle_options_get(o, "max-seqs"));
+  riffle_options_free(o);
+  riffle_context* const context = context_of(out, model);
+  riffle_prefix_cache* cache = NULL;
+  outcome(out, "no folder", riffle_prefix_cache_open("/proc/no/such", 0, &cache, err, sizeof err),
+          err);
+  outcome(out, "folder", riffle_prefix_cache_open(path, 1 << 20, &cache, err, sizeof err), err);
+  riffle_scheduler* scheduler = NULL;
+  riffle_scheduler_create(context, NULL, NULL, &scheduler);
+  outcome(out, "use", riffle_scheduler_use_prefix_cache(scheduler, cache, RIFFLE_KEEP_ALL),
+          riffle_context_error(context));
+  info(out, riffle_prefix_cache_info(cache));
+  riffle_scheduler_free(scheduler);
+  riffle_prefix_cache_free(cache);
+  riffle_context_free(context);
+  riffle_model_free(model);
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", path);
+  if (system(command) != 0) exit(2);
+}
+
 /* A converted model, a session on disk, and texts of the system's errors. */
 static void files(FILE* out) {
   char path[96], saved[96], err[512] = "";
@@ -661,7 +689,7 @@ static const struct part {
              {"settings", settings},  {"sampling", sampling},
              {"asking", asking},      {"sessions", sessions},
              {"requests", requests},  {"files", files},
-             {"bodies", bodies}};
+             {"bodies", bodies},      {"prefixes", prefixes}};
 enum { kParts = sizeof parts / sizeof *parts };
 
 static char* given(const struct part* part) {
