@@ -134,10 +134,8 @@ The error in the summary is the root of the squared differences over that of the
       .value("TYPE")
       .check(weight_type_error)
       .shows_default();
-  add_number(
-      command, "-t,--threads", o->threads,
-      "number of CPU threads; 0: one for each core that the process may use; if cores differ "
-      "in speed, one for each fast core")
+  add_number(command, "-t,--threads", o->threads,
+             "number of CPU threads; 0: one for each fast core that riffle may use")
       .value("N")
       .range(0, 100000)
       .shows_default();

@@ -42,9 +42,7 @@ constexpr Setting kContextRows[] = {
      .flag = "--threads,-t",
      .json = "threads",
      .group = kContext,
-     .help =
-         "number of CPU threads; 0: one for each core that the process may use; if cores differ "
-         "in speed, one for each fast core"},
+     .help = "number of CPU threads; 0: one for each fast core that riffle may use"},
     {.id = "cpu_experts",
      .offset = offsetof(C, cpu_experts),
      .type = kInt,
