@@ -174,7 +174,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="address to listen on; with the default, only programs on this machine can connect "
         "(default: 127.0.0.1)")  # fmt: skip
     add("--port", metavar="N", type=number(0, 65535), default=8080,
-        help="0: any free port, which the first line on stderr tells (default: 8080)")  # fmt: skip
+        help="0: any free port; a line on stderr tells which, unless --quiet is given "
+        "(default: 8080)")  # fmt: skip
     add("--api-key", metavar="KEY", action="append", dest="api_keys", default=[],
         help="refuse requests without this key; may be given again. Other users of the machine can "
         "see it in the list of processes; --api-key-file hides it")  # fmt: skip
