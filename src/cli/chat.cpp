@@ -12,9 +12,9 @@
 #include "cli/history_file.h"
 #include "cli/line_editor.h"
 #include "cli/reasoning.h"
-#include "cli/seed.h"
 #include "cli/session.h"
 #include "cli/text_file.h"
+#include "riffle_request.h"
 
 namespace fs = std::filesystem;
 
@@ -35,7 +35,7 @@ class Chat {
  public:
   explicit Chat(ChatOptions& o)
       : o_(o), quiet_(o.common.quiet), editor_(history_path(), complete_chat) {
-    o_.common.options.set("seed", o.common.seed ? *o.common.seed : draw_seed());
+    o_.common.options.set("seed", o.common.seed ? *o.common.seed : riffle_random_seed());
   }
 
   int run() {
@@ -492,7 +492,7 @@ class Chat {
     // The first answer uses the chat's seed itself, as run does. The others use seeds derived from
     // it: a question asked again gets another answer, and the same seed and questions give the same
     // conversation.
-    if (answers_) g.set("seed", derived_seed(g.size("seed"), answers_));
+    if (answers_) g.set("seed", riffle_derived_seed(g.size("seed"), answers_));
     ++answers_;
     used_seed_ = g.size("seed");
     g.set("trim-start", true);

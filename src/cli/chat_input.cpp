@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "cli/common.h"
-#include "cli/seed.h"
 #include "cli/settings.h"
+#include "riffle_request.h"
 
 namespace riffle::cli {
 
@@ -94,7 +94,7 @@ void set_seed(CommonOptions& options, const std::string& value) {
   uint64_t seed = 0;
   const char* const end = value.data() + value.size();
   const auto [stop, error] = std::from_chars(value.data(), end, seed);
-  if (value == "-1") seed = draw_seed();
+  if (value == "-1") seed = riffle_random_seed();
   else if (error != std::errc() || stop != end)
     throw Exit(EXIT_RUN,
                text_of("/set seed: found '%s', expected a whole number from 0 to %s, or -1 for "

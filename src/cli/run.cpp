@@ -12,10 +12,10 @@
 #include "cli/help.h"
 #include "cli/prompt.h"
 #include "cli/reasoning.h"
-#include "cli/seed.h"
 #include "cli/session.h"
 #include "cli/terminal_hold.h"
 #include "cli/text_file.h"
+#include "riffle_request.h"
 
 namespace riffle::cli {
 namespace {
@@ -73,7 +73,7 @@ std::string read_kept_document(const RunOptions& o, SavedText text, riffle_conte
 // Returns the options of the answer.
 Options answer_options(const RunOptions& o, bool message) {
   Options answer = o.common.options;
-  answer.set("seed", o.common.seed ? *o.common.seed : draw_seed());
+  answer.set("seed", o.common.seed ? *o.common.seed : riffle_random_seed());
   answer.set("ignore-eos", o.ignore_eos);
   answer.set("trim-start", message);
   answer.set_stop(o.stop);

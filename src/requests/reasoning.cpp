@@ -3,25 +3,11 @@
 #include <algorithm>
 
 #include "chat/chat_template.h"
+#include "requests/marks.h"
 #include "text/tokenizer.h"
 
 namespace riffle::requests {
 namespace {
-
-// White space that is trimmed around tags.
-constexpr const char* kSpaces = " \t\r\n";
-
-std::string_view without_left(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
-}
-
-// Returns the length of the longest suffix of text that is a prefix of the tag.
-size_t partial_mark(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(text.size(), mark.size()); n > 0; n--) {
-    if (text.ends_with(mark.substr(0, n))) return n;
-  }
-  return 0;
-}
 
 bool is_control(const Tokenizer& tokenizer, int32_t token) {
   return tokenizer.bytes(token).empty();
@@ -192,7 +178,7 @@ void ReasoningSplit::advance(Parts* parts, bool over) {
                                              : held_.size() - partial_mark(held_, marks_.end);
     std::string_view text = std::string_view(held_).substr(0, certain);
     // White space is held back, since the reasoning may end with it.
-    text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // npos + 1 is 0
+    text = without_right(text);
     if (!said_) text = without_left(text);
     said_ = said_ || !text.empty();
     parts->reasoning += text;

@@ -17,7 +17,9 @@ static constexpr int kSpins = 1000;
 
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {
   try {
-    if (CpuLimits limits; n_threads_ <= limits.cores()) processors_ = limits.fast_processors();
+    if (n_threads_ > 1)
+      if (const CpuLimits limits; n_threads_ <= limits.cores())
+        processors_ = limits.fast_processors();
     workers_.reserve(n_threads_ - 1);
     for (int t = 1; t < n_threads_; ++t) workers_.emplace_back([this, t] { work(t); });
   } catch (const std::exception& e) {

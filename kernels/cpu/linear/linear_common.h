@@ -72,6 +72,39 @@ inline void for_groups(int64_t row_bytes, int64_t r0, int64_t r1, int64_t n, con
   }
 }
 
+// Activations in fixed point, for the integer products of decode: 32 neighbouring ones become
+// integers of 8 or 16 bits times a scale.
+
+// Code of a group's largest activation: the most that a signed byte times 256 plus another signed
+// byte can be.
+constexpr float kFixedMax = 127 * 256 + 127;
+// Rounding to 8 bits loses most accuracy in groups of 32 activations whose largest value is far
+// above the rest of the row. A group keeps 16 bits if its largest value exceeds this many times the
+// root mean square of its row. tools/bench/results/real-models.md has the results of other limits.
+constexpr float kLarge = 5;
+constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
+
+// The largest magnitude of a group.
+struct GroupTop {
+  float top;
+  // The reciprocal of a tiny top would not be finite; such a group adds nothing that f32 could
+  // hold.
+  bool tiny() const { return top < 0x1p-100f; }
+  bool broken() const { return !(top < __builtin_inff()); }  // an infinity or NaN among them
+};
+
+// The scale of a group's integers within +-limit. An infinity or NaN has no integer form, so the
+// scale is NaN, which shows in the result, and the integers are zeros.
+struct GroupScale {
+  float scale, inverse;  // inverse: 1 / scale, or 0
+};
+inline GroupScale scale_of(GroupTop g, float limit) {
+  return {g.broken() ? __builtin_nanf("")
+          : g.tiny() ? 0
+                     : g.top * (1 / limit),
+          g.broken() || g.tiny() ? 0 : limit / g.top};
+}
+
 constexpr int kRopeMaxHalf = 2048;  // pairs of the largest head
 
 // Rotates one head of 2*half values; cs is [half][2] (cos, sin).

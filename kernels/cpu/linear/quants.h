@@ -32,6 +32,14 @@ constexpr Strip high_strip_of(const DTypeInfo& type, int run) {
   return s;
 }
 
+constexpr bool has_min(WType type) { return dtype_info(type).has_min(); }
+constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
+// Values that share a scale, or 32 if more do.
+constexpr int group_values(WType type) {
+  const int group = dtype_info(type).group();
+  return group < 32 ? group : 32;
+}
+
 // Returns the code of value l of a run of 32 values.
 template <WType T>
 inline int code_at(const uint8_t* b, int run, int l) {

@@ -1,7 +1,7 @@
 // One vocabulary of vector operations, for the templates of linear/, attention/ and select/
-// (*_simd.h). Two instruction sets implement it: Avx2 (avx2.h) and Avx512 (avx512.h). The scalar
-// kernels (*_scalar.cpp) do not use it. They are plain loops, so that tests compare the templates
-// with an independent reference; scalar.h has the parts that these loops share.
+// (*_simd.h). Avx2 and Avx512 (x86/) and Neon (arm/) implement it. The scalar kernels
+// (*_scalar.cpp) do not use it. They are plain loops, so that tests compare the templates with an
+// independent reference; scalar.h has the parts that these loops share.
 //
 // An instruction set S gives:
 //
@@ -40,6 +40,7 @@
 // Everything is in an unnamed namespace: each file that is compiled for an instruction set has a
 // copy of its own.
 #pragma once
+#include "kernels/common/agreed.h"
 
 namespace riffle::cpu {
 namespace {
@@ -56,6 +57,35 @@ template <class S, int H, int Step = S::kLanes / 2>
 inline typename S::Vec fold_sum(typename S::Vec x) {
   if constexpr (Step < H) return x;
   else return fold_sum<S, H, Step / 2>(x + S::template swap_lanes<Step>(x));
+}
+
+// Returns factor * exp(f) with x = n log 2 + f, |f| <= log(2)/2, for finite x. Minimax polynomial,
+// relative error 1.0e-7 before rounding. factor: a power of two.
+template <class S>
+inline __attribute__((always_inline)) typename S::Vec exp_series(typename S::Vec x, float factor,
+                                                                 typename S::Vec* n) {
+  using Vec = typename S::Vec;
+  *n = S::round(x * S::set1(kExpPerLn2));
+  const Vec f = S::fnma(*n, S::set1(kExpLn2Low), S::fnma(*n, S::set1(kExpLn2High), x));
+  Vec y = S::fma(S::set1(kExpTerm5 * factor), f, S::set1(kExpTerm4 * factor));
+  y = S::fma(y, f, S::set1(kExpTerm3 * factor));
+  y = S::fma(y, f, S::set1(kExpTerm2 * factor));
+  y = S::fma(y, f, S::set1(factor));
+  return S::fma(y, f, S::set1(factor));
+}
+
+// Returns log(2^n z) = n log 2 + 2 atanh((z-1)/(z+1)) for z in [3/4, 3/2). The series' next term is
+// below 1e-9.
+template <class S>
+inline __attribute__((always_inline)) typename S::Vec log_series(typename S::Vec z,
+                                                                 typename S::Vec n) {
+  using Vec = typename S::Vec;
+  const Vec u = (z - S::set1(1)) / (z + S::set1(1)), u2 = u * u;
+  Vec y = S::fma(S::set1(2.0f / 9), u2, S::set1(2.0f / 7));
+  y = S::fma(y, u2, S::set1(2.0f / 5));
+  y = S::fma(y, u2, S::set1(2.0f / 3));
+  y = S::fma(y * u2, u, u + u);
+  return S::fma(n, S::set1(0x1.62e43p-1f), y);
 }
 
 // Returns exp(x - m) for x <= m. It is 0 if x is -inf, even if m is -inf too.

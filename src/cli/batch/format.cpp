@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "cli/seed.h"
+#include "riffle_request.h"
 
 namespace riffle::cli {
 
@@ -21,7 +21,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   uint32_t flags = defaults.ignore_unknown ? RIFFLE_REQUEST_IGNORE_UNKNOWN : 0;
   Options options = defaults.options;
   // Identical lines get different answers, so lines without a seed never share one.
-  if (defaults.seed) options.set("seed", derived_seed(*defaults.seed, line_number));
+  if (defaults.seed) options.set("seed", riffle_derived_seed(*defaults.seed, line_number));
   else flags |= RIFFLE_REQUEST_DRAW_SEED;
   riffle_request* made = nullptr;
   const riffle_status status = riffle_request_create(

@@ -30,7 +30,7 @@ struct BatchRequest {
 struct BatchDefaults {
   Options options;
   bool ignore_unknown = false;   // fields that riffle does not know
-  std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
+  std::optional<uint64_t> seed;  // line N gets riffle_derived_seed(seed, N); none: a random one
 };
 
 // The reason why a line cannot be answered. Every step of a line throws it; failure_of catches it.

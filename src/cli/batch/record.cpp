@@ -2,15 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/seed.h"
+#include "riffle_request.h"
 
 namespace riffle::cli {
 namespace {
 
 // Returns 104 random bits, so that no two records anywhere share an id.
 std::string random_id() {
-  return text_of("%013llx%013llx", static_cast<unsigned long long>(draw_seed()),
-                 static_cast<unsigned long long>(draw_seed()));
+  return text_of("%013llx%013llx", static_cast<unsigned long long>(riffle_random_seed()),
+                 static_cast<unsigned long long>(riffle_random_seed()));
 }
 
 // Adds up the figures of the choices. A prompt counts once, however many answers it has.

@@ -28,17 +28,6 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_of(" \t\r\n\"'`,:;=()[]{}<>|") == text.npos;
 }
 
-std::string_view without_left(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
-}
-
-size_t partial_mark(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(text.size(), mark.size()); n > 0; n--) {
-    if (text.ends_with(mark.substr(0, n))) return n;
-  }
-  return 0;
-}
-
 void MarkedCalls::put(std::string_view text, CallSink* out) {
   held_ += text;
   run(false, out);
@@ -68,7 +57,7 @@ bool MarkedCalls::outside(bool over, CallSink* out) {
     text.remove_suffix(held);
   }
   // White space is held back, since a call may follow.
-  if (found || !over) text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // npos + 1 is 0
+  if (found || !over) text = without_right(text);
   const size_t used = text.size();
   if (after_) text = without_left(text);
   if (!text.empty()) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "requests/marks.h"
 #include "requests/tools.h"
 
 namespace riffle::requests {
@@ -91,16 +92,8 @@ class MarkedCalls : public CallParser {
   bool after_ = false;  // a call came last: white space is dropped
 };
 
-// White space that is trimmed around markers.
-inline constexpr const char* kSpaces = " \t\r\n";
-
 // Tells whether the text can be a function's name: it is not empty and has no white space, quotes
 // or brackets.
 bool is_name(std::string_view text);
-
-// Returns the text without white space at its beginning.
-std::string_view without_left(std::string_view text);
-// Returns the length of the longest end of text with which the mark begins.
-size_t partial_mark(std::string_view text, std::string_view mark);
 
 }  // namespace riffle::requests

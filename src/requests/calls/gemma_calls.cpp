@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kQuote = "<|\"|>", kCall = "call:", kEnd = "<tool_call|>";
 
-class GemmaCall : public CallBody {
+class GemmaCall : public ConvertedCalls {
  public:
   Step step(std::string_view* text, bool over, CallSink* out) override {
     for (;;) {
@@ -43,23 +43,15 @@ class GemmaCall : public CallBody {
   }
 
  private:
-  void put(std::string_view json, CallSink* out) {
-    if (!json.empty()) out->arguments(json);
-    json_ += json;
-  }
-
   Step name(std::string_view* text, bool over, CallSink* out) {
     if (!text->starts_with(kCall.substr(0, text->size()))) return broken("expected call:");
     const size_t end = text->find('{');
     if (end == text->npos) return wait(over, "{");
     std::string_view name =
         text->substr(std::min(kCall.size(), end), end - std::min(kCall.size(), end));
-    name = without_left(name.substr(0, name.find_last_not_of(kSpaces) + 1));
+    name = without_left(without_right(name));
     if (!is_name(name)) return broken("expected the name of a function");
-    out->begin(name);
-    json_.clear();
-    open_ = "{";
-    put("{", out);
+    begin(name, '{', out);
     text->remove_prefix(end + 1);
     at_ = At::KEY;
     return Step::DONE;
@@ -99,9 +91,7 @@ class GemmaCall : public CallBody {
     if (kQuote.starts_with(*text)) return wait(over, "a value");
     const char c = text->front();
     if (c == '{' || c == '[') {
-      put(text->substr(0, 1), out);
-      open_ += c;
-      text->remove_prefix(1);
+      open(text, out);
       at_ = c == '{' ? At::KEY : At::VALUE;
       return Step::DONE;
     }
@@ -111,8 +101,7 @@ class GemmaCall : public CallBody {
     }
     const size_t end = text->find_first_of(",]}");
     if (end == text->npos) return wait(over, "the end of a value");
-    std::string_view word = text->substr(0, end);
-    word = word.substr(0, word.find_last_not_of(kSpaces) + 1);
+    const std::string_view word = without_right(text->substr(0, end));
     if (word.empty()) return broken("expected a value");
     bool json = true;
     try {
@@ -138,15 +127,11 @@ class GemmaCall : public CallBody {
     put(text->substr(0, 1), out);
     text->remove_prefix(1);
     if (!open_.empty()) return Step::DONE;
-    const std::string error = arguments_error(json_);
-    if (!error.empty()) return broken(error);
-    out->end();
     at_ = At::END;
-    return Step::DONE;
+    return end(out);
   }
 
   enum class At { NAME, KEY, VALUE, TEXT, AFTER, END } at_ = At::NAME;
-  std::string open_, json_;
 };
 
 }  // namespace

@@ -134,11 +134,8 @@ CallBody::Step CallObject::value(std::string_view* text, bool over, CallSink* ou
   if (fresh) taken = without_left(taken);
   value_ += taken;
   if (argument && named_ && value_.starts_with('{')) {
-    if (!begun_) {
-      if (known_ && !known_(name_)) return broken("expected the name of a function");
-      out->begin(name_);
-      begun_ = true;
-    }
+    const Step step = begun_ ? Step::DONE : begin(out);
+    if (step != Step::DONE) return step;
     if (!taken.empty()) out->arguments(taken);
   }
   if (!ended) return wait(over, "the end of a value");
@@ -167,9 +164,8 @@ CallBody::Step CallObject::take_value(CallSink* out) {
   }
   if (!named_) return Step::DONE;
   if (!begun_) {
-    if (known_ && !known_(name_)) return broken("expected the name of a function");
-    out->begin(name_);
-    begun_ = true;
+    const Step step = begin(out);
+    if (step != Step::DONE) return step;
     out->arguments(waiting_);
     value_ = waiting_;
   }
@@ -177,13 +173,45 @@ CallBody::Step CallObject::take_value(CallSink* out) {
   return error.empty() ? Step::DONE : broken(error);
 }
 
+CallBody::Step CallObject::begin(CallSink* out) {
+  if (known_ && !known_(name_)) return broken("expected the name of a function");
+  out->begin(name_);
+  begun_ = true;
+  return Step::DONE;
+}
+
 CallBody::Step CallObject::close(CallSink* out) {
   if (!named_) return broken("expected a name");
   if (!begun_) {
-    if (known_ && !known_(name_)) return broken("expected the name of a function");
-    out->begin(name_);
+    const Step step = begin(out);
+    if (step != Step::DONE) return step;
     out->arguments("{}");
   }
+  out->end();
+  return Step::DONE;
+}
+
+void ConvertedCalls::begin(std::string_view name, char bracket, CallSink* out) {
+  out->begin(name);
+  json_.clear();
+  open_ = bracket;
+  put("{", out);
+}
+
+void ConvertedCalls::put(std::string_view json, CallSink* out) {
+  if (!json.empty()) out->arguments(json);
+  json_ += json;
+}
+
+void ConvertedCalls::open(std::string_view* text, CallSink* out) {
+  put(text->substr(0, 1), out);
+  open_ += text->front();
+  text->remove_prefix(1);
+}
+
+CallBody::Step ConvertedCalls::end(CallSink* out) {
+  const std::string error = arguments_error(json_);
+  if (!error.empty()) return broken(error);
   out->end();
   return Step::DONE;
 }

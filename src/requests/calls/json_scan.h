@@ -35,12 +35,27 @@ class CallObject : public CallBody {
   enum class At { OBJECT, FIRST, KEY, COLON, VALUE, COMMA } at_ = At::OBJECT;
   Step value(std::string_view* text, bool over, CallSink* out);
   Step take_value(CallSink* out);
+  Step begin(CallSink* out);
   Step close(CallSink* out);
 
   Known known_;
   JsonScan scan_;
   std::string key_, value_, name_, waiting_;  // waiting_: arguments that came before the name
   bool named_ = false, begun_ = false, has_arguments_ = false;
+};
+
+// Calls whose arguments become JSON while they are read.
+class ConvertedCalls : public CallBody {
+ protected:
+  // Begins a call, whose arguments stand in this bracket.
+  void begin(std::string_view name, char bracket, CallSink* out);
+  void put(std::string_view json, CallSink* out);
+  // Passes on the bracket that begins an object or a list, from the front of *text.
+  void open(std::string_view* text, CallSink* out);
+  // Ends the call. BROKEN: its arguments are no JSON object.
+  Step end(CallSink* out);
+
+  std::string open_, json_;  // brackets that are open; the arguments so far
 };
 
 // Escapes a piece of a JSON string, which may begin or end inside a character.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kEnd = "<|tool_call_end|>";
 
-class LfmCall : public CallBody {
+class LfmCall : public ConvertedCalls {
  public:
   Step step(std::string_view* text, bool over, CallSink* out) override {
     for (;;) {
@@ -36,11 +36,6 @@ class LfmCall : public CallBody {
   }
 
  private:
-  void put(std::string_view json, CallSink* out) {
-    if (!json.empty()) out->arguments(json);
-    json_ += json;
-  }
-
   Step part(std::string_view* text, bool over, CallSink* out) {
     const char c = text->front();
     const auto go = [&](At at) {
@@ -70,13 +65,9 @@ class LfmCall : public CallBody {
   Step name(std::string_view* text, bool over, CallSink* out) {
     const size_t end = text->find('(');
     if (end == text->npos) return wait(over, "(");
-    std::string_view name = text->substr(0, end);
-    name = name.substr(0, name.find_last_not_of(kSpaces) + 1);
+    const std::string_view name = without_right(text->substr(0, end));
     if (!is_name(name)) return broken("expected the name of a function");
-    out->begin(name);
-    json_.clear();
-    open_ = "(";
-    put("{", out);
+    begin(name, '(', out);
     text->remove_prefix(end + 1);
     at_ = At::KEY;
     return Step::DONE;
@@ -93,8 +84,7 @@ class LfmCall : public CallBody {
     const size_t end = text->find_first_of("=,)");
     if (end == text->npos) return wait(over, "=");
     if ((*text)[end] != '=') return broken("expected a keyword and =");
-    std::string_view key = text->substr(0, end);
-    key = key.substr(0, key.find_last_not_of(kSpaces) + 1);
+    const std::string_view key = without_right(text->substr(0, end));
     if (!is_name(key)) return broken("expected a keyword and =");
     put("\"" + json_string(key) + "\": ", out);
     text->remove_prefix(end + 1);
@@ -112,9 +102,7 @@ class LfmCall : public CallBody {
       return Step::DONE;
     }
     if (c == '{' || c == '[') {
-      put(text->substr(0, 1), out);
-      open_ += c;
-      text->remove_prefix(1);
+      open(text, out);
       at_ = c == '{' ? At::KEY : At::VALUE;
       return Step::DONE;
     }
@@ -124,8 +112,7 @@ class LfmCall : public CallBody {
     }
     const size_t end = text->find_first_of(",)]}:");
     if (end == text->npos) return wait(over, "the end of a value");
-    std::string_view word = text->substr(0, end);
-    word = word.substr(0, word.find_last_not_of(kSpaces) + 1);
+    const std::string_view word = without_right(text->substr(0, end));
     put(word == "True" ? "true" : word == "False" ? "false" : word == "None" ? "null" : word, out);
     if (word.empty()) return broken("expected a value");
     text->remove_prefix(end);
@@ -185,16 +172,12 @@ class LfmCall : public CallBody {
     open_.pop_back();
     put(open == '[' ? "]" : "}", out);
     if (!open_.empty()) return Step::DONE;
-    const std::string error = arguments_error(json_);
-    if (!error.empty()) return broken(error);
-    out->end();
     at_ = At::NEXT;
-    return Step::DONE;
+    return end(out);
   }
 
   enum class At { LIST, CALL, OBJECT, KEY, VALUE, TEXT, AFTER, NEXT, END } at_ = At::LIST;
   std::unique_ptr<CallObject> object_;
-  std::string open_, json_;
   char quote_ = '"';
 };
 

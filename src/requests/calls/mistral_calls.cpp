@@ -64,12 +64,10 @@ class MistralCall : public CallBody {
       if (args == rest.npos) return wait(over, "[ARGS]");
       rest.remove_prefix(args);
     }
-    if (kArgs.starts_with(rest) || kId.starts_with(rest)) {
-      if (rest != kArgs) return wait(over, "[ARGS]");
-    }
+    if (rest != kArgs && (kArgs.starts_with(rest) || kId.starts_with(rest)))
+      return wait(over, "[ARGS]");
     if (!rest.starts_with(kArgs) && !rest.starts_with('{')) return broken("expected [ARGS]");
-    std::string_view name = text->substr(0, end);
-    name = name.substr(0, name.find_last_not_of(kSpaces) + 1);
+    const std::string_view name = without_right(text->substr(0, end));
     if (!is_name(name)) return broken("expected the name of a function");
     out->begin(name);
     *text = rest.starts_with(kArgs) ? rest.substr(kArgs.size()) : rest;

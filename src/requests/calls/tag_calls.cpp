@@ -33,8 +33,7 @@ std::string json_value(const std::string& text) {
 }
 
 std::string trimmed(std::string_view text) {
-  text = without_left(text);
-  return std::string(text.substr(0, text.find_last_not_of(kSpaces) + 1));
+  return std::string(without_right(without_left(text)));
 }
 
 // Takes a word up to the mark, and the mark. Returns false if it is not there yet.

@@ -8,13 +8,6 @@
 namespace riffle::cpu {
 namespace {
 
-constexpr bool has_min(WType type) { return dtype_info(type).has_min(); }
-constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
-// Values that share a scale, or 32 if more do.
-constexpr int group_values(WType type) {
-  const int group = dtype_info(type).group();
-  return group < 32 ? group : 32;
-}
 constexpr int groups_of_block(WType type) {
   return dtype_info(type).block_values / group_values(type);
 }

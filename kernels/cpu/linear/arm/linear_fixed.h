@@ -1,19 +1,11 @@
 // Activations in fixed point, for the integer products: 32 neighbouring activations become integers
-// of 8 or 16 bits times a scale. The rules are those of x86 (x86/linear_blocks.h).
+// of 8 or 16 bits times a scale (linear_common.h).
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
 #include "kernels/cpu/simd/arm/neon.h"
 
 namespace riffle::cpu {
 namespace {
-
-// Code of a group's largest activation: the most that a signed byte times 256 plus another signed
-// byte can be.
-constexpr float kFixedMax = 127 * 256 + 127;
-// A group keeps 16 bits if its largest value exceeds this many times the root mean square of its
-// row, since rounding to 8 bits loses most accuracy there.
-constexpr float kLarge = 5;
-constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
 
 // Returns kLarge times the root mean square of k values; k is a multiple of 32. If the squares
 // leave f32's range, the result is 0 or infinite, so that every group exceeds it or none does.
@@ -30,13 +22,8 @@ inline float large_of(const float* x, int64_t k) {
 }
 
 // 32 activations and the largest magnitude among them.
-struct Group32 {
+struct Group32 : GroupTop {
   float32x4_t value[8];
-  float top;
-  // The reciprocal of a tiny top would not be finite; such a group adds nothing that f32 could
-  // hold.
-  bool tiny() const { return top < 0x1p-100f; }
-  bool broken() const { return !(top < __builtin_inff()); }  // an infinity or NaN among them
 };
 inline Group32 group32(const float* x) {
   Group32 g;
@@ -50,16 +37,13 @@ inline Group32 group32(const float* x) {
   return g;
 }
 
-// A group as integers within +-limit times a scale, rounded to half a step. An infinity or NaN has
-// no integer form, so the integers are zeros and the scale is NaN, which shows in the result.
-struct Rounded32 {
+// A group as integers within +-limit times a scale, each rounded to the nearest.
+struct Rounded32 : GroupScale {
   int32x4_t integer[8];
-  float scale, inverse;  // inverse: 1 / scale, or 0
 };
 inline Rounded32 rounded32(const Group32& g, float limit) {
   Rounded32 r;
-  r.scale = g.broken() ? __builtin_nanf("") : g.tiny() ? 0 : g.top * (1 / limit);
-  r.inverse = g.broken() || g.tiny() ? 0 : limit / g.top;
+  static_cast<GroupScale&>(r) = scale_of(g, limit);
   for (int i = 0; i < 8; ++i)
     r.integer[i] = g.broken() ? vdupq_n_s32(0) : vcvtnq_s32_f32(vmulq_n_f32(g.value[i], r.inverse));
   return r;

@@ -24,17 +24,9 @@ void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int
 
 namespace {
 
-// Code of a group's largest activation: the most that a signed byte times 256 plus another signed
-// byte can be.
-constexpr float kFixedMax = 127 * 256 + 127;
 // 32 activations and the largest magnitude among them.
-struct Group32 {
+struct Group32 : GroupTop {
   __m256 value[4];
-  float top;
-  // The reciprocal of a tiny top would not be finite; such a group adds nothing that f32 could
-  // hold.
-  bool tiny() const { return top < 0x1p-100f; }
-  bool broken() const { return !(top < __builtin_inff()); }  // an infinity or NaN among them
 };
 inline Group32 group32(const float* x) {
   Group32 g;
@@ -54,28 +46,19 @@ inline Group32 group32(const float* x) {
   return g;
 }
 
-// A group as integers within +-limit times a scale, rounded to half a step. An infinity or NaN has
-// no integer form, so the integers are zeros and the scale is NaN, which shows in the result.
-struct Rounded32 {
+// A group as integers within +-limit times a scale, each rounded to the nearest.
+struct Rounded32 : GroupScale {
   __m256i integer[4];
-  float scale, inverse;  // inverse: 1 / scale, or 0
 };
 inline Rounded32 rounded32(const Group32& g, float limit) {
   Rounded32 r;
-  r.scale = g.broken() ? __builtin_nanf("") : g.tiny() ? 0 : g.top * (1 / limit);
-  r.inverse = g.broken() || g.tiny() ? 0 : limit / g.top;
+  static_cast<GroupScale&>(r) = scale_of(g, limit);
   for (int j = 0; j < 4; ++j) {
     r.integer[j] = _mm256_cvtps_epi32(_mm256_mul_ps(g.value[j], _mm256_set1_ps(r.inverse)));
     if (g.broken()) r.integer[j] = _mm256_setzero_si256();
   }
   return r;
 }
-
-// Rounding to 8 bits loses most accuracy in groups of 32 activations whose largest value is far
-// above the rest of the row. A group keeps 16 bits if its largest value exceeds this many times the
-// root mean square of its row. tools/bench/results/real-models.md has the results of other limits.
-constexpr float kLarge = 5;
-constexpr float kAllDeep = -1;  // in place of such a limit: all groups keep 16 bits
 
 // Returns kLarge times the root mean square of k values; k is a multiple of 32. If the squares
 // leave f32's range, the result is 0 or infinite, so that every group exceeds it or none does.

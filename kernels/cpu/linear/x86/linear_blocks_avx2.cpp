@@ -364,7 +364,7 @@ inline float unit_of(const float* x) {
     if (g.broken()) return __builtin_nanf("");
     most = most > g.top ? most : g.top;
   }
-  return most < 0x1p-100f ? 0 : most / kMostPart;
+  return GroupTop{most}.tiny() ? 0 : most / kMostPart;
 }
 
 // The same as fixed16 with a scale that is a whole number of units, not below the scale of fixed16.

@@ -9,13 +9,6 @@
 namespace riffle::cpu {
 namespace {
 
-constexpr bool has_min(WType type) { return dtype_info(type).has_min(); }
-constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
-// Values that share a scale, or 32 if more do.
-constexpr int group_values(WType type) {
-  const int group = dtype_info(type).group();
-  return group < 32 ? group : 32;
-}
 // The values of IQ4's table become unsigned codes by this offset. MXFP4's values stay signed: a
 // group of zeros, whose scale is never 0, then adds nothing at all.
 constexpr int code_offset(WType type) {

@@ -1,6 +1,6 @@
 // Selection kernels for NEON. D: the sums of products of bytes (simd/arm/byte_dots.h).
 #pragma once
-#include "kernels/cpu/select/select_simd.h"
+#include "kernels/cpu/select/select_eight.h"
 #include "kernels/cpu/simd/arm/byte_dots.h"
 #include "kernels/cpu/simd/arm/neon.h"
 
@@ -8,7 +8,7 @@ namespace riffle::cpu {
 namespace {
 
 template <class D>
-struct SelectArm : Neon {
+struct SelectArm : Neon, SelectEight<SelectArm<D>, Neon> {
   using Fixed = uint64x2_t;
   static Fixed no_fixed() { return vdupq_n_u64(0); }
   static Fixed add_fixed(Fixed sum, Vec w) {
@@ -25,16 +25,9 @@ struct SelectArm : Neon {
   // x is clamped to -18, since e^-18 rounds to 0 units. So results below 2^-126, which exp() sets
   // to 0, do not occur.
   static Whole add_whole(Whole sum, Vec x) {
-    x = max(set1(-18), x);
-    const Vec n = round(x * set1(kExpPerLn2));
-    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), x));
-    Vec y = fma(set1(kExpTerm5 * kFixedBlockOne), f, set1(kExpTerm4 * kFixedBlockOne));
-    y = fma(y, f, set1(kExpTerm3 * kFixedBlockOne));
-    y = fma(y, f, set1(kExpTerm2 * kFixedBlockOne));
-    y = fma(y, f, set1(kFixedBlockOne));
-    y = fma(y, f, set1(kFixedBlockOne));
-    return {vaddq_s32(sum.lo, vcvtnq_s32_f32(scaled(y.lo, n.lo))),
-            vaddq_s32(sum.hi, vcvtnq_s32_f32(scaled(y.hi, n.hi)))};
+    Vec n;
+    const Vec y = scaled(exp_series<Neon>(max(set1(-18), x), kFixedBlockOne, &n), n);
+    return {vaddq_s32(sum.lo, vcvtnq_s32_f32(y.lo)), vaddq_s32(sum.hi, vcvtnq_s32_f32(y.hi))};
   }
   static void total_whole(const Whole sums[8], float* totals) {
     const auto four = [](const Whole* w) {
@@ -70,13 +63,16 @@ struct SelectArm : Neon {
     if constexpr (h + 1 < H) each_head<H, h + 1>(f);
   }
 
+  using Dots = Whole;
+  static Vec to_f32(Dots dots) { return {vcvtq_f32_s32(dots.lo), vcvtq_f32_s32(dots.hi)}; }
+  static Dots load_dots(const int32_t* p) { return {vld1q_s32(p), vld1q_s32(p + 4)}; }
+
   static constexpr int kScoreHeads = 4;
 
-  // Scores 8 tokens. For head h, sums[h] = 256 * (products of the upper digits) + (products of the
+  // Scores 8 tokens. For head h, dots[h] = 256 * (products of the upper digits) + (products of the
   // lower digits).
   template <int H>
-  static void score(const uint8_t* codes, int words, const int8_t* digits, int g,
-                    int32x4_t (&sums)[H][2]) {
+  static void score(const uint8_t* codes, int words, const int8_t* digits, int g, Dots* dots) {
     // Words until a 16-bit sum could overflow; each word adds two products to a sum.
     constexpr int kRun = D::most(15) / 2;
     const uint8x16_t nibble = vdupq_n_u8(15);
@@ -115,33 +111,11 @@ struct SelectArm : Neon {
           total[h][i / 2][i % 2] = D::carry(total[h][i / 2][i % 2], part[h][i / 2][i % 2]);
     }
 #pragma GCC unroll 4
-    for (int h = 0; h < H; h++)
-      for (int v = 0; v < 2; v++)
-        sums[h][v] = vaddq_s32(vshlq_n_s32(total[h][0][v], 8), total[h][1][v]);
-  }
-
-  template <int H>
-  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g,
-                           int h0, float* out, int64_t ldo, const uint8_t* next) {
-    const int words = (d + 7) / 8;
-    const int64_t bytes = int4_group_bytes(d);
-    const float* step = reinterpret_cast<const float*>(query) + h0;
-    const auto* digits = reinterpret_cast<const int8_t*>(query) + int4_query_digits(g) + h0 * 4;
-    for (int64_t i = 0; i < n; i++) {
-      const uint8_t* group = groups + i * bytes;
-      const auto* numbers = reinterpret_cast<const uint16_t*>(group + words * 64);
-      for (int64_t b = 0; next != nullptr && b < bytes; b += 64)
-        __builtin_prefetch(next + i * bytes + b);
-      for (int t = 0; t < kInt4Group; t += kLanes) {
-        int32x4_t sums[H][2];
-        score<H>(group + t * 4, words, digits, g, sums);
-        const Vec zero = load_f16(numbers + t), scale = load_f16(numbers + kInt4Group + t);
-        for (int h = 0; h < H; h++) {
-          const Vec dot = {vcvtq_f32_s32(sums[h][0]), vcvtq_f32_s32(sums[h][1])};
-          store(out + h * ldo + i * kInt4Group + t,
-                scale * (set1(step[h]) * dot) + zero * set1(step[g + h]));
-        }
-      }
+    for (int h = 0; h < H; h++) {
+      const auto joined = [&](int v) {
+        return vaddq_s32(vshlq_n_s32(total[h][0][v], 8), total[h][1][v]);
+      };
+      dots[h] = {joined(0), joined(1)};
     }
   }
 
@@ -237,36 +211,6 @@ struct SelectArm : Neon {
         for (int i = 0; i < 4; i++)
           out[h * 16 + four_blocks * 4 + i] =
               static_cast<float>(int64_t{256} * hi[i] + lo[i] + of_total);
-      }
-    }
-  }
-
-  template <int H>
-  static void int2_heads(const Int2Run& run, const Int2Query& q, float* out, int64_t ldo) {
-    const int words = int2_words(run.d);
-    float of_mean[H * 16], scales[16] = {};
-    for (int64_t b = 0; b < run.n_blocks; b++) scales[b] = run.mean_scales[b];
-    int2_means<H>(run.means, 4 * words, q, of_mean);
-    for (int h = 0; h < H; h++)
-      for (int t = 0; t < 16; t += kLanes) {
-        const Vec joined =
-            load(of_mean + h * 16 + t) - set1(128 * static_cast<float>(q.totals[2 * h + 1]));
-        store(of_mean + h * 16 + t, load(scales + t) * (set1(q.step[h]) * joined));
-      }
-    int32_t dots[H * 16 * 64];
-    const int64_t ld = 16 * int64_t(run.block_size);
-    int2_dots<H>(run, q, dots, ld);
-    for (int h = 0; h < H; h++) {
-      const Vec centre = set1(q.centre(h)), step = set1(q.upper_step(h));
-      int64_t t = 0;
-      for (int64_t b = 0; b < run.n_blocks; b++) {
-        const Vec mean = set1(of_mean[h * 16 + b]);
-        for (const int64_t end = t + run.block_size; t < end; t += kLanes) {
-          const int32_t* at = dots + h * ld + t;
-          const Vec dot =
-              Vec{vcvtq_f32_s32(vld1q_s32(at)), vcvtq_f32_s32(vld1q_s32(at + 4))} - centre;
-          store(out + h * ldo + t, load_f16(run.scales + t) * (step * dot) + mean);
-        }
       }
     }
   }

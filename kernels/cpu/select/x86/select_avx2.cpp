@@ -1,11 +1,11 @@
 // Selection kernels for AVX2 with FMA and F16C.
-#include "kernels/cpu/select/select_simd.h"
+#include "kernels/cpu/select/select_eight.h"
 #include "kernels/cpu/simd/x86/avx2.h"
 
 namespace riffle::cpu {
 namespace {
 
-struct SelectAvx2 : Avx2 {
+struct SelectAvx2 : Avx2, SelectEight<SelectAvx2, Avx2> {
   using Fixed = __m256i;  // 4 sums
   static Fixed no_fixed() { return _mm256_setzero_si256(); }
   static Fixed add_fixed(Fixed sum, Vec w) {
@@ -24,17 +24,9 @@ struct SelectAvx2 : Avx2 {
   // x is taken as -18 at least, since e^-18 rounds to 0 units. So exp()'s care for small results
   // is not needed.
   static Whole add_whole(Whole sum, Vec x) {
-    x = _mm256_max_ps(set1(-18), x);
-    const Vec n = round(x * set1(kExpPerLn2));
-    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), x));
-    Vec y = fma(set1(kExpTerm5 * kFixedBlockOne), f, set1(kExpTerm4 * kFixedBlockOne));
-    y = fma(y, f, set1(kExpTerm3 * kFixedBlockOne));
-    y = fma(y, f, set1(kExpTerm2 * kFixedBlockOne));
-    y = fma(y, f, set1(kFixedBlockOne));
-    y = fma(y, f, set1(kFixedBlockOne));
-    const __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
-    y = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), power));
-    return _mm256_add_epi32(sum, _mm256_cvtps_epi32(y));
+    Vec n;
+    const Vec y = exp_series<Avx2>(max(set1(-18), x), kFixedBlockOne, &n);
+    return _mm256_add_epi32(sum, _mm256_cvtps_epi32(scaled(y, n)));
   }
   static void total_whole(const Whole sums[8], float* totals) {
     store(totals, _mm256_cvtepi32_ps(transpose_sum(sums)) * set1(1 / kFixedBlockOne));
@@ -51,12 +43,16 @@ struct SelectAvx2 : Avx2 {
     store(largest, max(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
   }
 
+  using Dots = __m256i;
+  static Vec to_f32(Dots dots) { return _mm256_cvtepi32_ps(dots); }
+  static Dots load_dots(const int32_t* p) { return aligned(p); }
+
   static constexpr int kScoreHeads = 2;
 
   // Scores 8 tokens. Two products of a code (15 at most) and a digit (-128 to 127) fit 16 bits
   // eight times over, so only every fourth word is carried into 32 bits.
   template <int H>
-  static void score(const uint8_t* codes, int words, const int8_t* digits, int g, __m256i* dots) {
+  static void score(const uint8_t* codes, int words, const int8_t* digits, int g, Dots* dots) {
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
     __m256i sum[H][2];
     for (int h = 0; h < H; h++) sum[h][0] = sum[h][1] = _mm256_setzero_si256();
@@ -84,29 +80,6 @@ struct SelectAvx2 : Avx2 {
     }
     for (int h = 0; h < H; h++)
       dots[h] = _mm256_add_epi32(_mm256_slli_epi32(sum[h][0], 8), sum[h][1]);
-  }
-
-  template <int H>
-  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g,
-                           int h0, float* out, int64_t ldo, const uint8_t* next) {
-    const int words = (d + 7) / 8;
-    const int64_t bytes = int4_group_bytes(d);
-    const float* step = reinterpret_cast<const float*>(query) + h0;
-    const auto* digits = reinterpret_cast<const int8_t*>(query) + int4_query_digits(g) + h0 * 4;
-    for (int64_t i = 0; i < n; i++) {
-      const uint8_t* group = groups + i * bytes;
-      const auto* numbers = reinterpret_cast<const uint16_t*>(group + words * 64);
-      for (int64_t b = 0; next != nullptr && b < bytes; b += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(next + i * bytes + b), _MM_HINT_T0);
-      for (int t = 0; t < kInt4Group; t += kLanes) {
-        __m256i dots[H];
-        score<H>(group + t * 4, words, digits, g, dots);
-        const Vec zero = load_f16(numbers + t), scale = load_f16(numbers + kInt4Group + t);
-        for (int h = 0; h < H; h++)
-          store(out + h * ldo + i * kInt4Group + t,
-                scale * (set1(step[h]) * _mm256_cvtepi32_ps(dots[h])) + zero * set1(step[g + h]));
-      }
-    }
   }
 
   static constexpr int kInt2Heads = 8;
@@ -196,35 +169,6 @@ struct SelectAvx2 : Avx2 {
       for (int h = 0; h < H; h++)
         for (int i = 0; i < 2; i++)
           _mm_store_ps(out + h * 16 + half * 8 + i * 4, _mm256_cvtpd_ps(sum[h][i]));
-    }
-  }
-
-  template <int H>
-  static void int2_heads(const Int2Run& run, const Int2Query& q, float* out, int64_t ldo) {
-    const int words = int2_words(run.d);
-    alignas(32) float of_mean[H * 16], scales[16] = {};
-    for (int64_t b = 0; b < run.n_blocks; b++) scales[b] = run.mean_scales[b];
-    int2_means<H>(run.means, 4 * words, q, of_mean);
-    for (int h = 0; h < H; h++)
-      for (int t = 0; t < 16; t += kLanes) {
-        const Vec joined =
-            load(of_mean + h * 16 + t) - set1(128 * static_cast<float>(q.totals[2 * h + 1]));
-        store(of_mean + h * 16 + t, load(scales + t) * (set1(q.step[h]) * joined));
-      }
-    // All products come before any score, since registers do not suffice for both.
-    alignas(32) int32_t dots[H * 16 * 64];
-    const int64_t ld = 16 * int64_t(run.block_size);
-    int2_dots<H>(run, q, dots, ld);
-    for (int h = 0; h < H; h++) {
-      const Vec centre = set1(q.centre(h)), step = set1(q.upper_step(h));
-      int64_t t = 0;
-      for (int64_t b = 0; b < run.n_blocks; b++) {
-        const Vec mean = set1(of_mean[h * 16 + b]);
-        for (const int64_t end = t + run.block_size; t < end; t += kLanes) {
-          const Vec dot = _mm256_cvtepi32_ps(aligned(dots + h * ld + t)) - centre;
-          store(out + h * ldo + t, load_f16(run.scales + t) * (step * dot) + mean);
-        }
-      }
     }
   }
 };

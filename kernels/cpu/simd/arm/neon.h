@@ -119,22 +119,17 @@ struct Neon {
   static Vec ldexp(Vec x, Vec n) { return {ldexp4(x.lo, n.lo), ldexp4(x.hi, n.hi)}; }
 
   // Adds n to the exponents of y.
-  static float32x4_t scaled(float32x4_t y, float32x4_t n) {
+  static float32x4_t scaled4(float32x4_t y, float32x4_t n) {
     const int32x4_t power = vshlq_n_s32(vcvtnq_s32_f32(n), 23);
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y), power));
   }
+  static Vec scaled(Vec y, Vec n) { return {scaled4(y.lo, n.lo), scaled4(y.hi, n.hi)}; }
   // Results below 2^-126 become 0.
   static Vec exp(Vec x) {
-    const Vec lowest = set1(kExpLeast), clamped = max(lowest, x);
-    const Vec n = round(clamped * set1(kExpPerLn2));
-    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), clamped));
-    Vec y = fma(set1(kExpTerm5), f, set1(kExpTerm4));
-    y = fma(y, f, set1(kExpTerm3));
-    y = fma(y, f, set1(kExpTerm2));
-    y = fma(y, f, set1(1));
-    y = fma(y, f, set1(1));
-    y = {scaled(y.lo, n.lo), scaled(y.hi, n.hi)};
-    return blend(vcltq_f32(x.lo, lowest.lo), vcltq_f32(x.hi, lowest.hi), set1(0), y);
+    const Vec lowest = set1(kExpLeast);
+    Vec n;
+    const Vec y = exp_series<Neon>(max(lowest, x), 1, &n);
+    return blend(vcltq_f32(x.lo, lowest.lo), vcltq_f32(x.hi, lowest.hi), set1(0), scaled(y, n));
   }
 
   // Subtracting the bits of 3/4 before cutting the mantissa off puts z in [3/4, 3/2).
@@ -148,12 +143,7 @@ struct Neon {
     };
     const int32x4_t lo = power_of(x.lo), hi = power_of(x.hi);
     const Vec z = {without(x.lo, lo), without(x.hi, hi)};
-    const Vec u = (z - set1(1)) / (z + set1(1)), u2 = u * u;
-    Vec y = fma(set1(2.0f / 9), u2, set1(2.0f / 7));
-    y = fma(y, u2, set1(2.0f / 5));
-    y = fma(y, u2, set1(2.0f / 3));
-    y = fma(y * u2, u, u + u);
-    return fma({vcvtq_f32_s32(lo), vcvtq_f32_s32(hi)}, set1(0x1.62e43p-1f), y);
+    return log_series<Neon>(z, {vcvtq_f32_s32(lo), vcvtq_f32_s32(hi)});
   }
 
   static Vec negative_abs(Vec x) {

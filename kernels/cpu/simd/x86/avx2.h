@@ -88,19 +88,17 @@ struct Avx2 {
     return x * _mm256_castsi256_ps(a) * _mm256_castsi256_ps(b);
   }
 
-  // Same polynomial as in avx512.h; results below 2^-126 become 0.
-  static Vec exp(Vec x) {
-    const Vec lowest = set1(kExpLeast), clamped = _mm256_max_ps(lowest, x);
-    const Vec n = round(clamped * set1(kExpPerLn2));
-    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), clamped));
-    Vec y = fma(set1(kExpTerm5), f, set1(kExpTerm4));
-    y = fma(y, f, set1(kExpTerm3));
-    y = fma(y, f, set1(kExpTerm2));
-    y = fma(y, f, set1(1));
-    y = fma(y, f, set1(1));
+  // Adds n to the exponents of y.
+  static Vec scaled(Vec y, Vec n) {
     const __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
-    y = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), power));
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), y);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), power));
+  }
+  // Results below 2^-126 become 0.
+  static Vec exp(Vec x) {
+    const Vec lowest = set1(kExpLeast);
+    Vec n;
+    const Vec y = exp_series<Avx2>(max(lowest, x), 1, &n);
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), scaled(y, n));
   }
 
   static Vec log(Vec x) {
@@ -108,12 +106,7 @@ struct Avx2 {
     const __m256i bits = _mm256_castps_si256(x), base = _mm256_castps_si256(set1(0.75f));
     const __m256i power = _mm256_srai_epi32(_mm256_sub_epi32(bits, base), 23);
     const Vec z = _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(power, 23)));
-    const Vec u = (z - set1(1)) / (z + set1(1)), u2 = u * u;
-    Vec y = fma(set1(2.0f / 9), u2, set1(2.0f / 7));
-    y = fma(y, u2, set1(2.0f / 5));
-    y = fma(y, u2, set1(2.0f / 3));
-    y = fma(y * u2, u, u + u);
-    return fma(_mm256_cvtepi32_ps(power), set1(0x1.62e43p-1f), y);
+    return log_series<Avx2>(z, _mm256_cvtepi32_ps(power));
   }
 
   static Vec negative_abs(Vec x) { return _mm256_or_ps(x, set1(-0.0f)); }

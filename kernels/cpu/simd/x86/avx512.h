@@ -64,34 +64,20 @@ struct Avx512 {
   }
   static Vec ldexp(Vec x, Vec n) { return _mm512_scalef_ps(x, n); }
 
-  // exp(x) = 2^n exp(f), |f| <= log(2)/2; minimax polynomial, relative error 1.0e-7 before
-  // rounding.
   static Vec exp(Vec x) {
     x = _mm512_max_ps(set1(-104.0f), x);  // below, the result rounds to 0; NaN passes
-    const Vec n = round(x * set1(kExpPerLn2));
-    const Vec f = fnma(n, set1(kExpLn2Low), fnma(n, set1(kExpLn2High), x));
-    Vec y = fma(set1(kExpTerm5), f, set1(kExpTerm4));
-    y = fma(y, f, set1(kExpTerm3));
-    y = fma(y, f, set1(kExpTerm2));
-    y = fma(y, f, set1(1));
-    y = fma(y, f, set1(1));
+    Vec n;
+    const Vec y = exp_series<Avx512>(x, 1, &n);
     return _mm512_scalef_ps(y, n);
   }
 
-  // log(2^n z) = n log 2 + 2 atanh((z-1)/(z+1)), z in [3/4, 3/2); the series' next term is below
-  // 1e-9.
   static Vec log(Vec x) {
     const Vec z = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
     const Vec exponent =
         _mm512_getexp_ps(x);  // exponent for x's own mantissa in [1, 2): one less where z < 1
     const Vec n =
         _mm512_mask_add_ps(exponent, _mm512_cmp_ps_mask(z, set1(1), _CMP_LT_OQ), exponent, set1(1));
-    const Vec u = (z - set1(1)) / (z + set1(1)), u2 = u * u;
-    Vec y = fma(set1(2.0f / 9), u2, set1(2.0f / 7));
-    y = fma(y, u2, set1(2.0f / 5));
-    y = fma(y, u2, set1(2.0f / 3));
-    y = fma(y * u2, u, u + u);
-    return fma(n, set1(0x1.62e43p-1f), y);
+    return log_series<Avx512>(z, n);
   }
 
   static Vec negative_abs(Vec x) { return _mm512_or_ps(x, set1(-0.0f)); }
