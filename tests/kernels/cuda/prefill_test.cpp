@@ -11,6 +11,7 @@
 #include "kernels/common/agreed.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cuda/head_dims.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::cuda;
@@ -40,6 +41,8 @@ struct Shape {
   int64_t ldq() const { return width() + q_pad; }
   int64_t ldo() const { return width() + out_pad; }
   size_t out_bytes() const { return out_type == WType::F32 ? 4 : 2; }
+  // With latents a block has keys alone, and a token's value is the beginning of its key.
+  int sides() const { return d == kLatentDim ? 1 : 2; }
 };
 
 DeviceLimits device_limits() {
@@ -62,18 +65,19 @@ struct Case {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     const size_t element = s.type == KvType::F16 ? 2 : 4,
-                 rows = static_cast<size_t>(s.block_size) * s.d * element;
-    layout = {s.type, s.block_size, s.d, static_cast<int64_t>(2 * rows),
-              static_cast<int64_t>(rows)};
+                 rows = static_cast<size_t>(s.block_size) * s.d * element,
+                 block_bytes = static_cast<size_t>(s.sides()) * rows;
+    layout = {s.type, s.block_size, s.d, static_cast<int64_t>(block_bytes),
+              static_cast<int64_t>(block_bytes - rows)};
     n_blocks = (total + s.block_size - 1) / s.block_size + s.spare_blocks;
-    std::vector<std::byte> bytes(static_cast<size_t>(n_blocks) * s.n_kv_heads * 2 * rows,
+    std::vector<std::byte> bytes(static_cast<size_t>(n_blocks) * s.n_kv_heads * block_bytes,
                                  std::byte{0xff});
     kv.resize(static_cast<size_t>(s.n_kv_heads) * total * 2 * s.d);
     for (int h = 0; h < s.n_kv_heads; h++) {
       for (int64_t t = 0; t < total; t++) {
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < s.sides(); side++) {
           std::byte* row = bytes.data() +
-                           static_cast<size_t>(h * n_blocks + t / s.block_size) * 2 * rows +
+                           static_cast<size_t>(h * n_blocks + t / s.block_size) * block_bytes +
                            side * rows + static_cast<size_t>(t % s.block_size) * s.d * element;
           for (int j = 0; j < s.d; j++) {
             float x = normal(random) * (side == 0 ? s.k_scale : 1.0f);
@@ -85,6 +89,7 @@ struct Case {
               std::memcpy(row + 4 * j, &x, 4);
             }
             kv[((h * total + t) * 2 + side) * s.d + j] = x;
+            if (s.sides() == 1 && j < kLatentValueDim) kv[((h * total + t) * 2 + 1) * s.d + j] = x;
           }
         }
       }
@@ -261,7 +266,8 @@ void check_sinks(const Shape& s, uint32_t seed) {
   CHECK(Case(plain, seed).run(0, s.n) != whole);
 }
 
-constexpr int kHeadDims[] = {64, 80, 96, 128, 256}, kBlockSizes[] = {16, 32, 64};
+constexpr int kHeadDims[] = {64, 80, 96, 128, 256}, kWideDims[] = {512, kLatentDim},
+              kBlockSizes[] = {16, 32, 64};
 
 }  // namespace
 
@@ -277,6 +283,27 @@ TEST_CASE("prefill attention: every head dimension, block size and type", "[cuda
           s.n = n, s.pos0 = pos0, s.d = d, s.block_size = block_size, s.type = type;
           s.n_kv_heads = 2, s.group = n == 77 ? 16 : 2, s.out_type = static_cast<WType>(seed % 3);
           check_shape(s, seed++);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("prefill attention: wide heads and latents", "[cuda][prefill]") {
+  if (skip()) return;
+  uint32_t seed = 500;
+  for (const KvType type : {KvType::F16, KvType::F32}) {
+    for (const int d : kWideDims) {
+      for (const int block_size : kBlockSizes) {
+        for (const auto& [n, pos0] : {std::pair<int, int>{1, 0}, {3, 61}, {77, 129}, {130, 127}}) {
+          for (const int64_t window : {0, 100}) {
+            if (d == kLatentDim && window > 0) continue;  // no model with latents has windows
+            Shape s;
+            s.n = n, s.pos0 = pos0, s.d = d, s.block_size = block_size, s.type = type;
+            s.n_kv_heads = d == kLatentDim ? 1 : 2, s.group = n == 77 ? 16 : 2, s.window = window;
+            s.out_type = static_cast<WType>(seed % 3);
+            check_shape(s, seed++);
+          }
         }
       }
     }
@@ -407,12 +434,14 @@ TEST_CASE("prefill attention refuses what it has no kernel for", "[cuda][prefill
 }
 
 TEST_CASE("prefill_supported names the head dimensions and block sizes that are tested", "[cuda]") {
-  for (int d = 0; d <= 512; ++d)
+  const auto among = [](const auto& list, int x) {
+    return std::find(std::begin(list), std::end(list), x) != std::end(list);
+  };
+  for (int d = 0; d <= 1024; ++d)
     for (int size = 0; size <= 128; ++size) {
       KvLayout layout;
       layout.head_dim = d, layout.block_size = size;
-      const bool tested = std::count(std::begin(kHeadDims), std::end(kHeadDims), d) > 0 &&
-                          std::count(std::begin(kBlockSizes), std::end(kBlockSizes), size) > 0;
+      const bool tested = (among(kHeadDims, d) || among(kWideDims, d)) && among(kBlockSizes, size);
       CHECK((prefill_supported(layout) == cudaSuccess) == tested);
     }
 }
