@@ -313,7 +313,12 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  read_dimensions(fields, family.hidden_dim, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
+  // llama.cpp's converter leaves out the width of dense FFNs if config.json has it as null, as that
+  // of a Cohere mixture without such layers may.
+  constexpr Field kExpertWidth = {"expert_feed_forward_length", nullptr};
+  const bool no_width = !fields.has(family.hidden_dim) && fields.has(kExpertWidth);
+  read_dimensions(fields, no_width ? kExpertWidth : family.hidden_dim,
+                  {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, fields.name_of(field::kVocab), std::to_string(c.vocab_size),
               "at least " + std::to_string(n_pieces) + ", the number of tokenizer.ggml.tokens");

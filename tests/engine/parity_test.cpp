@@ -122,6 +122,23 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
   }
 }
 
+// RIFFLE_TEST_CONVERTED: a folder with some of them, by tools/fixtures/converted_gguf.py.
+TEST_CASE("parity: GGUF files of llama.cpp's converter", "[parity]") {
+  const char* folder = std::getenv("RIFFLE_TEST_CONVERTED");
+  if (!folder || !*folder) {
+    WARN("SKIPPED: RIFFLE_TEST_CONVERTED is not set");
+    return;
+  }
+  int n = 0;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    const std::string path = std::string(folder) + "/" + c.name + ".gguf";
+    if (!std::filesystem::exists(path)) continue;
+    ++n;
+    DYNAMIC_SECTION(c.name) { check_exact(tiny_options(c, options(), KvKind::F32), c, path); }
+  }
+  CHECK(n > 0);
+}
+
 // RIFFLE_TEST_TINY_GGUF: a folder with all of them, by tools/fixtures/tiny_checkpoints.py --gguf.
 TEST_CASE("parity: the same logits as GGUF", "[parity]") {
   const TempDir temp;

@@ -456,3 +456,13 @@ TEST_CASE("Muse Glimmer: what GGUF has no field for is not written", "[families]
   expect_error(RIFFLE_UNSUPPORTED, {"config.json: layer_types: found no \"sliding_attention\""},
                [&] { write(json); });
 }
+
+TEST_CASE("GGUF: a mixture without dense layers needs no width of a dense FFN", "[families][gguf]") {
+  EditedGguf file("cohere2_moe_plain");
+  const int width = file.config().experts.hidden_dim;
+  file.erase("cohere2moe.feed_forward_length");
+  CHECK(file.config().experts.hidden_dim == width);
+  file.erase("cohere2moe.expert_feed_forward_length");
+  expect_error(RIFFLE_BAD_MODEL, {"cohere2moe.feed_forward_length", "found none"},
+               [&] { file.config(); });
+}
