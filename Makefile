@@ -266,6 +266,11 @@ render_chat: $(BUILD)/render_chat
 $(BUILD)/render_chat: $(BUILD)/tools/fixtures/render_chat.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+# Answers split into content and calls (tools/fixtures/README.md says how): make parse_calls
+parse_calls: $(BUILD)/parse_calls
+$(BUILD)/parse_calls: $(BUILD)/tools/fixtures/parse_calls.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 # The picture of shipped-model.md (tools/bench/results_chart.cpp says how): make results_chart
 results_chart: $(BUILD)/results_chart
 $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
@@ -325,4 +330,4 @@ include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/locale.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
-.PHONY: all deps demo test kernel-test core-check thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test kernel-test core-check thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat parse_calls results_chart fmt clean help FORCE

@@ -28,6 +28,15 @@ std::vector<CodeRange> normal_ranges(std::vector<CodeRange> ranges) {
   return out;
 }
 
+std::vector<CodeRange> common_ranges(std::span<const CodeRange> a, std::span<const CodeRange> b) {
+  std::vector<CodeRange> out;
+  for (const CodeRange& x : a)
+    for (const CodeRange& y : b)
+      if (std::max(x.low, y.low) <= std::min(x.high, y.high))
+        out.push_back({std::max(x.low, y.low), std::min(x.high, y.high)});
+  return out;
+}
+
 std::vector<CodeRange> inverted_ranges(std::span<const CodeRange> ranges) {
   std::vector<CodeRange> out;
   uint32_t next = 0;

@@ -15,6 +15,8 @@ struct CodeRange {
 inline constexpr uint32_t kLastCode = 0x10ffff;
 // Returns the ranges in order, without overlaps, neighbours or surrogates.
 std::vector<CodeRange> normal_ranges(std::vector<CodeRange> ranges);
+// Returns the characters that are in both.
+std::vector<CodeRange> common_ranges(std::span<const CodeRange> a, std::span<const CodeRange> b);
 // Returns all characters that are in none of the ranges. Requires: the ranges are normal.
 std::vector<CodeRange> inverted_ranges(std::span<const CodeRange> ranges);
 

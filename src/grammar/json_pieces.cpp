@@ -12,15 +12,6 @@ namespace {
 // Characters that need no escape in a string.
 const std::vector<CodeRange> kPlain = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, kLastCode}};
 
-std::vector<CodeRange> common(const std::vector<CodeRange>& a, const std::vector<CodeRange>& b) {
-  std::vector<CodeRange> out;
-  for (const CodeRange& x : a)
-    for (const CodeRange& y : b)
-      if (std::max(x.low, y.low) <= std::min(x.high, y.high))
-        out.push_back({std::max(x.low, y.low), std::min(x.high, y.high)});
-  return out;
-}
-
 std::string utf8(uint32_t code) {
   std::string out;
   append_utf8(code, &out);
@@ -69,7 +60,7 @@ ExprId JsonPieces::plain_chars(std::vector<CodeRange> ranges) {
   for (uint32_t code = 0; code < 0x20; ++code) escape(code);
   escape('"');
   escape('\\');
-  const ExprId plain = e_.chars(common(ranges, kPlain));
+  const ExprId plain = e_.chars(common_ranges(ranges, kPlain));
   if (escapes.size() <= 2) return e_.choice({plain, e_.words(std::move(escapes))});
   // Many classes contain nearly all escapes, so their sets of escapes are equal and shared.
   const auto known = escapes_.find(escapes);

@@ -55,8 +55,8 @@ class Schema {
  public:
   Schema(const Json& root, Expressions* e) : reader_(root), e_(*e), pieces_(e) {}
 
-  uint32_t read() {
-    const uint32_t root = rule_of(SchemaReader::all_of({&reader_.root()}));
+  uint32_t read(std::string_view pointer) {
+    const uint32_t root = rule_of(SchemaReader::all_of({&reader_.at(pointer)}));
     while (!open_.empty()) {
       const auto [rule, schemas] = open_.back();
       open_.pop_back();
@@ -361,9 +361,23 @@ class Schema {
 
 }  // namespace
 
+class JsonSchemaParts::Impl {
+ public:
+  Impl(std::string_view text, Expressions* out) : root_(parse(text)), schema_(root_, out) {}
+  uint32_t rule(std::string_view pointer) { return schema_.read(pointer); }
+
+ private:
+  Json root_;
+  Schema schema_;
+};
+
+JsonSchemaParts::JsonSchemaParts(std::string_view text, Expressions* out)
+    : impl_(std::make_unique<Impl>(text, out)) {}
+JsonSchemaParts::~JsonSchemaParts() = default;
+uint32_t JsonSchemaParts::rule(std::string_view pointer) { return impl_->rule(pointer); }
+
 uint32_t read_json_schema(std::string_view text, Expressions* out) {
-  const Json root = parse(text);
-  return Schema(root, out).read();
+  return JsonSchemaParts(text, out).rule("");
 }
 
 }  // namespace riffle::grammar

@@ -63,13 +63,21 @@ std::shared_ptr<const TokenTries> marked_tries(const Model& model,
   const Tokenizer& tokenizer = *model.tokenizer;
   const std::vector<int32_t> end_tokens(model.config.eos_ids.begin(), model.config.eos_ids.end());
   std::map<int32_t, std::string> marked;
-  for (const std::string_view marker : markers)
-    if (const int32_t id = tokenizer.control_id(marker); id >= 0) marked.emplace(id, marker);
+  bool only_control = false;
+  for (const std::string_view marker : markers) {
+    const bool only = marker.starts_with(kOnlyControl);
+    only_control = only_control || only;
+    if (const int32_t id = tokenizer.control_id(marker.substr(only ? 1 : 0)); id >= 0)
+      marked.emplace(id, marker);
+  }
   // The unknown piece stands for any text, so a grammar cannot decide whether to allow it.
   const auto bytes = [&](int32_t id) {
     if (const auto marker = marked.find(id); marker != marked.end()) return marker->second;
     const char* piece = tokenizer.piece(id);
-    return piece && std::string_view(piece) == "<unk>" ? std::string() : tokenizer.bytes(id);
+    const bool unknown = piece && std::string_view(piece) == "<unk>";
+    std::string text = unknown ? std::string() : tokenizer.bytes(id);
+    if (only_control && text.find(kOnlyControl) != text.npos) text.clear();
+    return text;
   };
   return std::make_shared<TokenTries>(drawable_ids(model), bytes, end_tokens, marked);
 }

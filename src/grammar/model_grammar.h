@@ -12,8 +12,11 @@ namespace riffle::grammar {
 // Returns the tries of a model with a tokenizer. All grammars of a model share them.
 std::shared_ptr<const TokenTries> token_tries(const Model& model);
 
+// A byte that no text in UTF-8 has.
+inline constexpr char kOnlyControl = '\xff';
 // Does the same for grammars in whose texts these control tokens stand as the vocabulary spells
-// them.
+// them. If a marker begins with kOnlyControl, it stands in the grammar with this byte, and tokens
+// of text cannot spell it.
 std::shared_ptr<const TokenTries> marked_tries(const Model& model,
                                                std::span<const std::string_view> markers);
 

@@ -36,9 +36,7 @@ bool part_of_others(const std::string& key) {
 }
 
 std::string token_of(const std::string& key) {
-  std::string out;
-  for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return json_string(out);  // control characters are no part of an error text
+  return json_string(json_pointer_token(key));  // control characters are no part of an error text
 }
 
 }  // namespace
@@ -55,6 +53,15 @@ void SchemaReader::note(const Json& schema, const std::string& place) {
     throw Error(RIFFLE_UNSUPPORTED,
                 "the schema: found names and nesting of more than 64 MiB, expected at most that "
                 "much; use shorter names or less nesting");
+}
+
+const Json& SchemaReader::at(std::string_view pointer) {
+  const Json* const schema = root_.at_pointer(pointer);
+  if (!schema)
+    throw Error(RIFFLE_BAD_ARGUMENT,
+                "the schema: found nothing at #" + std::string(pointer) + ", expected a schema");
+  note(*schema, "#" + std::string(pointer));
+  return *schema;
 }
 
 std::string SchemaReader::place(const AllOf& schemas) const {

@@ -63,7 +63,8 @@ class SchemaReader {
   // root outlives the reader.
   explicit SchemaReader(const Json& root);
 
-  const Json& root() const { return root_; }
+  // Returns the schema at a JSON pointer into the root. Throws RIFFLE_BAD_ARGUMENT.
+  const Json& at(std::string_view pointer);
   // Throws RIFFLE_BAD_ARGUMENT (no schema) or RIFFLE_UNSUPPORTED, with the place in the schema.
   std::vector<SchemaNode> nodes_of(const AllOf& schemas);
   // Combines schemas that some node holds.

@@ -32,6 +32,7 @@ AnswerForm answer_form(const Model& model, const CallFormat* format, const ToolU
   AnswerForm form{reasoning_marks(model), format, {}, tools};
   if (!format) return form;
   form.marks.calls = !format->parser;
+  if (!format->parser) return form;  // ReasoningSplit knows the tokens of headers
   for (const std::string_view marker : format->markers)
     if (const int32_t id = model.tokenizer->control_id(marker); id >= 0)
       form.markers.emplace(id, marker);

@@ -84,12 +84,13 @@ void prepare_chat(Request* r, const Answering& by, GenerateOptions* options, Pre
   options->reasoning = c.prompt.in_reasoning                           ? ReasoningRule::BEGUN
                        : r->conversation.thinking != ThinkingRule::OFF ? ReasoningRule::ALLOWED
                                                                        : ReasoningRule::NONE;
-  if (calls) {
-    if (GrammarCache::Grammar grammar = tool_grammar(r->tools, r->grammar, *calls, by))
-      options->grammar = std::move(grammar);
+  // A message that is continued has its header in the prompt, and is no call.
+  const bool must = r->tools.choice == ToolUse::REQUIRED || r->tools.choice == ToolUse::NAMED;
+  if (calls && (calls->parser || must || !c.continued)) {
+    GrammarCache::Grammar grammar = tool_grammar(r->tools, r->grammar, *calls, by);
     // Its headers are a part of the grammar.
-    const bool must = r->tools.choice == ToolUse::REQUIRED || r->tools.choice == ToolUse::NAMED;
-    if (!calls->parser && must) options->reasoning = ReasoningRule::NONE;
+    if (!calls->parser && grammar) options->reasoning = ReasoningRule::NONE;
+    if (grammar) options->grammar = std::move(grammar);
   }
   if (options->grammar && c.continued && !c.prompt.in_reasoning) {
     options->reasoning = ReasoningRule::NONE;

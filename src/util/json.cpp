@@ -72,6 +72,12 @@ bool unescape(std::string_view token, std::string* out) {
 
 }  // namespace
 
+std::string json_pointer_token(std::string_view key) {
+  std::string out;
+  for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return out;
+}
+
 const Json* Json::at_pointer(std::string_view pointer) const {
   const Json* at = this;
   while (at && !pointer.empty()) {

@@ -98,6 +98,9 @@ inline Json::~Json() = default;
 // Returns the text in quotes, escaped as by dump().
 std::string json_string(std::string_view text, bool ascii = false);
 
+// Returns a key as a token of a JSON pointer (RFC 6901).
+std::string json_pointer_token(std::string_view key);
+
 struct JsonLimits {
   size_t depth;            // levels of nested arrays and objects
   size_t values;           // values in all; bounds the memory that a tree takes

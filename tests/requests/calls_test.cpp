@@ -50,7 +50,7 @@ const CallFormat& format_named(const std::string& name) {
   for (const char* const sign :
        {"<|tool_call>call:", "<|tool_call_start|>", "<arg_key> <tool_call>",
         "<function= <tool_call>", "<tool_call>", "[TOOL_CALLS] [ARGS]", "[TOOL_CALLS]",
-        "'\"parameters\": ' <|start_header_id|>", "<|channel|> to=functions."})
+        "'\"parameters\": ' <|start_header_id|>", "<|channel|>commentary functions."})
     if (const CallFormat* const format = call_format(sign); format && format->name == name)
       return *format;
   FAIL("no format " << name);
@@ -294,5 +294,9 @@ TEST_CASE("formats are found by the template's text", "[requests]") {
   CHECK(name("{{ messages }}") == "none");
   CHECK(name("<tool_call>\n{\"name\": <function-name>") == "hermes");
   CHECK(name("<tool_call>\n<function=example>\n<parameter=x>") == "xml");
+  CHECK(name("List of tools: [' <|im_start|>") == "lfm2");
+  CHECK(name("List of tools: <tool_call>") == "hermes");
+  CHECK(name("' to=' 'functions.' + c.name + '<|channel|>commentary '") == "harmony");
+  CHECK(name("<|channel|>final<|message|>") == "none");
   CHECK(name("[AVAILABLE_TOOLS] [TOOL_CALLS]") == "mistral_list");
 }

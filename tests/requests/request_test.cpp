@@ -389,6 +389,25 @@ TEST_CASE("free text is free up to a call, which follows its schema", "[requests
   CHECK(fits("a", schema) == std::string("no"));
 }
 
+TEST_CASE("an answer of Llama 3 is constrained once it names a tool", "[requests]") {
+  const LoadedModel model = demo_model(
+      "{% if tools %}{{ tools | tojson }}<|start_header_id|>{\"parameters\": }{% endif %}"
+      "{% for m in messages %}{{ m.content }}{% endfor %}");
+  if (!model) return;
+  const Request r = created(with(kTools));
+  REQUIRE(riffle_request_prepare(r.get(), model.get(), nullptr, 0) == RIFFLE_OK);
+  const riffle_options* const options = riffle_request_options(r.get(), 0);
+  REQUIRE(options->answer.grammar);
+  const auto fits = [&](const std::string& text) {
+    grammar::Matcher m(options->answer.grammar->grammar, {});
+    return !m.accept(text) ? "no" : m.complete() ? "whole" : "begun";
+  };
+  CHECK(fits("Hi {\"name\": \"get\"") == std::string("whole"));
+  CHECK(fits("{\"name\": \"get\", \"parameters\": {\"n\": 3}}") == std::string("whole"));
+  CHECK(fits("{\"name\": \"get\", \"parameters\": {\"n\": ") == std::string("begun"));
+  CHECK(fits("{\"name\": \"get\", \"parameters\": {\"n\": \"") == std::string("no"));
+}
+
 TEST_CASE("tools that a model cannot have are refused", "[requests]") {
   const LoadedModel model = demo_model("{% for m in messages %}{{ m.content }}{% endfor %}");
   if (!model) return;

@@ -1,9 +1,17 @@
 #include "requests/calls/call_grammar.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 
+#include "grammar/formats.h"
 #include "grammar/json_schema.h"
+#include "grammar/regex.h"
+#include "requests/calls/json_scan.h"
+#include "requests/marks.h"
 #include "util/error.h"
 
 namespace riffle::requests {
@@ -14,41 +22,19 @@ using grammar::ExprId;
 
 constexpr uint32_t kMostCalls = 16;  // in a list
 
-// Adds the place to an error about a schema.
-[[noreturn]] void refuse(const Tool& tool, const std::string& place, const std::string& text,
-                         riffle_status status = RIFFLE_UNSUPPORTED) {
-  throw Error(status,
-              "function \"" + json_string(tool.name) + "\", parameters" + place + ": " + text);
-}
-
 // Returns the schema of the arguments as text. Without a word about additionalProperties there are
-// none: a call of an unknown parameter would fail.
+// none: a call of an unknown parameter would fail. Arguments are an object, whatever the schema
+// says.
 std::string arguments_schema(const Tool& tool) {
   const Json* const schema = tool.parameters();
-  if (!schema || schema->is_null())
-    return R"({"type":"object","properties":{},"additionalProperties":false})";
-  const std::string text = schema->dump();
+  if (!schema || !schema->is_object() || schema->empty())
+    return R"({"type":"object","additionalProperties":false})";
   const auto has = [&](const char* key) { return schema->find(key) != nullptr; };
-  const bool open = has("additionalProperties") || has("allOf") || has("anyOf") || has("oneOf") ||
-                    has("$ref") || has("patternProperties");
-  if (!schema->is_object() || open) return text;
-  const char* const closed = "{\"additionalProperties\":false";
-  return schema->empty() ? std::string(closed) + ",\"type\":\"object\"}"
-                         : closed + ("," + text.substr(1));
-}
-
-ExprId schema_expr(const Tool& tool, const std::string& place, const std::string& text,
-                   Expressions* e) {
-  try {
-    return e->rule(grammar::read_json_schema(text, e));
-  } catch (const Error& error) {
-    if (error.status() == RIFFLE_OUT_OF_MEMORY) throw;
-    refuse(tool, place, error.what(), error.status());
-  }
-}
-
-ExprId arguments_expr(const Tool& tool, Expressions* e) {
-  return schema_expr(tool, "", arguments_schema(tool), e);
+  std::string text = schema->dump().substr(1);
+  if (!has("additionalProperties") && !has("allOf") && !has("anyOf") && !has("oneOf") &&
+      !has("$ref") && !has("patternProperties"))
+    text = "\"additionalProperties\":false," + text;
+  return has("type") ? "{" + text : "{\"type\":\"object\"," + text;
 }
 
 // A parameter of a function whose arguments are not written as JSON.
@@ -56,78 +42,181 @@ struct Parameter {
   std::string name;
   const Json* schema;
   bool required;
-  std::string place;  // for errors
+  std::string place;  // a JSON pointer into the schema of the arguments
 
   bool is(const char* type) const {
     const Json* const t = schema->find("type");
     return t && t->equals(type);
   }
+  // Returns a count, such as maxLength; none: without the keyword.
+  uint32_t count(const char* key, uint32_t none) const {
+    const Json* const n = schema->find(key);
+    return n && n->is_number() ? static_cast<uint32_t>(std::clamp(n->number(), 0.0, 60000.0))
+                               : none;
+  }
 };
 
-std::vector<Parameter> members_of(const Tool& tool, const Json& schema, const std::string& place) {
-  std::vector<Parameter> out;
-  for (const char* const word : {"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not",
-                                 "if", "dependentRequired", "dependentSchemas", "minProperties"})
+// The schema of one function's arguments, and the grammars of its parts.
+class Arguments {
+ public:
+  Arguments(const Tool& tool, Expressions* e) : tool_(tool), e_(*e) {
+    try {
+      parts_ = std::make_unique<grammar::JsonSchemaParts>(arguments_schema(tool), e);
+    } catch (const Error& error) {
+      refused(error, "");
+    }
+  }
+  // Returns the values at a place as JSON; "": all arguments.
+  ExprId json(const std::string& place) {
+    try {
+      return e_.rule(parts_->rule(place));
+    } catch (const Error& error) {
+      refused(error, place);
+    }
+  }
+  // Returns the values of another schema as JSON.
+  ExprId json_of(const std::string& text, const std::string& place) {
+    try {
+      return e_.rule(grammar::read_json_schema(text, &e_));
+    } catch (const Error& error) {
+      refused(error, place);
+    }
+  }
+  std::vector<Parameter> parameters() const {
+    const Json* const schema = tool_.parameters();
+    return schema && schema->is_object() ? members(*schema, "") : std::vector<Parameter>();
+  }
+  std::vector<Parameter> members(const Json& schema, const std::string& place) const;
+  // Returns text without quotes, up to the mark, which is included. lead: text before the mark that
+  // is not a part of the value.
+  ExprId text(const Parameter& p, std::string_view lead, std::string_view mark);
+  [[noreturn]] void refuse(const std::string& place, const std::string& text,
+                           riffle_status status = RIFFLE_UNSUPPORTED) const {
+    throw Error(status, "function \"" + json_string(tool_.name) + "\", parameters" +
+                            json_string(place) + ": " + text);
+  }
+
+ private:
+  [[noreturn]] void refused(const Error& error, const std::string& place) const {
+    if (error.status() == RIFFLE_OUT_OF_MEMORY) throw error;
+    refuse(place, error.what(), error.status());
+  }
+  std::optional<std::vector<std::string>> words(const Parameter& p) const;
+  ExprId matching(const Parameter& p, std::vector<grammar::CodeRange> allowed);
+
+  const Tool& tool_;
+  Expressions& e_;
+  std::unique_ptr<grammar::JsonSchemaParts> parts_;
+};
+
+std::vector<Parameter> Arguments::members(const Json& schema, const std::string& place) const {
+  for (const char* const word :
+       {"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not", "if", "dependentRequired",
+        "dependentSchemas", "propertyNames", "enum", "const"})
     if (schema.find(word))
-      refuse(tool, place,
-             std::string("found ") + word +
-                 ", expected an object's properties: this model writes calls that "
-                 "are no JSON");
+      refuse(place, std::string("found ") + word +
+                        ", expected an object's properties: this model writes calls that are no "
+                        "JSON");
+  std::vector<Parameter> out;
   const Json* const properties = schema.find("properties");
   const Json* const required = schema.find("required");
+  const std::span<const Json> names = required ? required->elements() : std::span<const Json>();
+  const auto is_required = [&](const std::string& name) {
+    return std::any_of(names.begin(), names.end(), [&](const Json& n) { return n.equals(name); });
+  };
+  for (const Json& name : names)
+    if (name.is_string() && !(properties && properties->find(name.string())))
+      refuse(place, "found the required member \"" + json_string(name.string()) +
+                        "\" without a property, expected a property of this name");
+  const size_t n = properties ? properties->size() : 0;
+  for (const char* const limit : {"minProperties", "maxProperties"})
+    if (const Json* const most = schema.find(limit);
+        most && most->is_number() &&
+        (limit[1] == 'i' ? most->number() > static_cast<double>(names.size())
+                         : most->number() < static_cast<double>(n)))
+      refuse(place, "found " + std::string(limit) + " " + most->dump() +
+                        ", expected a limit without effect: this model writes calls that are no "
+                        "JSON");
   if (!properties) return out;
-  for (const auto& [name, property] : properties->members()) {
-    bool must = false;
-    for (const Json& one : required ? required->elements() : std::span<const Json>())
-      must = must || one.equals(name);
-    out.push_back({name, &property, must, place + "/properties/" + name});
+  for (const auto& [name, property] : properties->members())
+    out.push_back(
+        {name, &property, is_required(name), place + "/properties/" + json_pointer_token(name)});
+  return out;
+}
+
+// Returns the texts of enum and const that the lengths allow; nullopt: neither is given.
+std::optional<std::vector<std::string>> Arguments::words(const Parameter& p) const {
+  const Json* const list = p.schema->find("enum");
+  const Json* const one = p.schema->find("const");
+  if (!list && !one) return std::nullopt;
+  std::vector<std::string> out;
+  for (const Json& value : list ? list->elements() : std::span(one, 1)) {
+    if (!value.is_string() || (one && !one->equals(value.string()))) continue;
+    const auto n =
+        static_cast<size_t>(std::count_if(value.string().begin(), value.string().end(), [](char c) {
+          return (static_cast<uint8_t>(c) & 0xc0) != 0x80;
+        }));
+    if (n >= p.count("minLength", 0) && n <= p.count("maxLength", grammar::kUnlimited))
+      out.push_back(value.string());
   }
   return out;
 }
 
-std::vector<Parameter> parameters_of(const Tool& tool) {
-  const Json* const schema = tool.parameters();
-  return schema && schema->is_object() ? members_of(tool, *schema, "") : std::vector<Parameter>();
-}
-
-// Returns the schema of a parameter as text, with the definitions that it may refer to.
-std::string text_of(const Tool& tool, const Parameter& p) {
-  std::string text = p.schema->dump();
-  for (const char* const key : {"$defs", "definitions"})
-    if (const Json* const defs = tool.parameters()->find(key); defs && p.schema->is_object())
-      text = "{\"" + std::string(key) + "\":" + defs->dump() +
-             (text == "{}" ? "}" : "," + text.substr(1));
-  return text;
-}
-
-// Text without quotes, up to the mark, which is included. lead: text before the mark that is not a
-// part of the value.
-ExprId raw_text(const Tool& tool, const Parameter& p, std::string_view lead, std::string_view end,
-                Expressions* e) {
-  for (const char* const word : {"pattern", "format", "not", "allOf", "anyOf", "oneOf", "$ref"})
-    if (p.schema->find(word))
-      refuse(tool, p.place,
-             std::string("found ") + word +
-                 ", expected a string without it: this model writes strings "
-                 "without quotes");
-  std::vector<std::string> words;
-  if (const Json* const one = p.schema->find("enum"))
-    for (const Json& value : one->elements())
-      if (value.is_string()) words.push_back(value.string());
-  if (const Json* const one = p.schema->find("const"); one && one->is_string())
-    words.push_back(one->string());
-  const ExprId mark = e->text(std::string(lead) + std::string(end));
-  if (!words.empty()) return e->sequence({e->words(std::move(words)), mark});
-  const Json* const low = p.schema->find("minLength");
-  const Json* const high = p.schema->find("maxLength");
-  if (!low && !high) return e->until(end);
-  // Characters that cannot begin the mark, so that its place is the text's end.
-  const auto limit = [](const Json* n, uint32_t none) {
-    return n && n->is_number() ? static_cast<uint32_t>(std::min(n->number(), 60000.0)) : none;
+// Returns text that matches the pattern or the format, of characters that are allowed.
+ExprId Arguments::matching(const Parameter& p, std::vector<grammar::CodeRange> allowed) {
+  const Json* const format = p.schema->find("format");
+  const Json* const given = p.schema->find("pattern");
+  const char* const known =
+      format && format->is_string() ? grammar::format_pattern(format->string()) : nullptr;
+  if (format && (given || !known))
+    refuse(p.place, given ? std::string("found pattern and format, expected one of them")
+                          : "found format " + format->dump() + ", expected one of " +
+                                grammar::format_names());
+  if (given && !given->is_string())
+    refuse(p.place, "found a pattern that is no string, expected a regular expression");
+  grammar::RegexOptions options;
+  options.search = true;
+  options.chars = [&](const std::vector<grammar::CodeRange>& ranges) {
+    return e_.chars(grammar::common_ranges(ranges, allowed));
   };
-  const auto first = static_cast<uint8_t>(end[0]);  // a printable character
-  const ExprId any = e->chars({{0x20, first - 1u}, {first + 1u, grammar::kLastCode}});
-  return e->sequence({e->repeat(any, limit(low, 0), limit(high, grammar::kUnlimited)), mark});
+  try {
+    const grammar::Regex regex = grammar::read_regex(given ? given->string() : known, options, &e_);
+    const uint32_t low = p.count("minLength", 0), high = p.count("maxLength", grammar::kUnlimited);
+    if (regex.min < low || (high != grammar::kUnlimited && regex.max > high))
+      refuse(p.place,
+             "found minLength or maxLength together with a pattern or format that has "
+             "other lengths; write the lengths into the pattern");
+    return regex.expr;
+  } catch (const Error& error) {
+    refused(error, p.place);
+  }
+}
+
+ExprId Arguments::text(const Parameter& p, std::string_view lead, std::string_view mark) {
+  for (const char* const word : {"not", "allOf", "anyOf", "oneOf", "$ref"})
+    if (p.schema->find(word))
+      refuse(p.place, std::string("found ") + word +
+                          ", expected a string without it: this model writes strings without "
+                          "quotes");
+  const ExprId end = e_.text(std::string(lead) + std::string(mark));
+  const bool formed = p.schema->find("pattern") || p.schema->find("format");
+  if (const auto listed = words(p)) {
+    if (formed) refuse(p.place, "found enum or const with pattern or format, expected one of them");
+    for (const std::string& word : *listed)
+      if (word.find(mark) != word.npos)
+        refuse(p.place, "found the value \"" + json_string(word) + "\", expected none with " +
+                            std::string(mark) + ", which ends a value of this model");
+    return e_.sequence({e_.words(*listed), end});
+  }
+  const uint32_t low = p.count("minLength", 0), high = p.count("maxLength", grammar::kUnlimited);
+  if (!formed && low == 0 && high == grammar::kUnlimited) return e_.until(mark);
+  // Characters that cannot begin the mark, so that its place is the text's end.
+  const auto first = static_cast<uint8_t>(mark[0]);
+  std::vector<grammar::CodeRange> allowed = {{0, first - 1u}, {first + 1u, grammar::kLastCode}};
+  if (formed) return e_.sequence({matching(p, std::move(allowed)), end});
+  if (low > high) return Expressions::kNever;
+  allowed[0].low = 0x20;
+  return e_.sequence({e_.repeat(e_.chars(std::move(allowed)), low, high), end});
 }
 
 ExprId one_of(ToolList tools, Expressions* e, const std::function<ExprId(const Tool&)>& call) {
@@ -139,7 +228,7 @@ ExprId one_of(ToolList tools, Expressions* e, const std::function<ExprId(const T
 ExprId object_call(const Tool& tool, const char* member, Expressions* e) {
   return e->sequence(
       {e->text("{\"name\": \"" + json_string(tool.name) + "\", \"" + member + "\": "),
-       arguments_expr(tool, e), e->text("}")});
+       Arguments(tool, e).json(""), e->text("}")});
 }
 
 ExprId list_of(ExprId call, bool several, Expressions* e) {
@@ -150,54 +239,184 @@ ExprId list_of(ExprId call, bool several, Expressions* e) {
 // The members of an object in the schema's order, with commas between those that are there.
 ExprId ordered(const std::vector<Parameter>& all, const char* comma, Expressions* e,
                const std::function<ExprId(const Parameter&)>& member) {
-  // From the last member on: the rest, if a member came before it or none did.
+  // From the last member on: the rest, if a member came before it or none did. A rule for each, so
+  // that the grammar does not double with each member.
   ExprId later = Expressions::kEmpty, first = Expressions::kEmpty;
   for (size_t i = all.size(); i-- > 0;) {
-    const ExprId one = member(all[i]);
+    const ExprId one = e->rule(e->add_rule("member", member(all[i])));
     const ExprId next = e->sequence({e->text(comma), one, later});
     const ExprId begin = e->sequence({one, later});
     const bool must = all[i].required;
-    first = must ? begin : e->choice({begin, first});
-    later = must ? next : e->choice({next, later});
+    first = e->rule(e->add_rule("members", must ? begin : e->choice({begin, first})));
+    later = e->rule(e->add_rule("members", must ? next : e->choice({next, later})));
   }
   return first;
 }
 
-// A value of Gemma 4's syntax.
-ExprId gemma_value(const Tool& tool, const Parameter& p, Expressions* e) {
-  constexpr const char* kQuote = "<|\"|>";
-  if (p.is("string")) return e->sequence({e->text(kQuote), raw_text(tool, p, "", kQuote, e)});
-  if (p.is("object")) {
-    const auto member = [&](const Parameter& m) {
-      return e->sequence({e->text(m.name + ":"), gemma_value(tool, m, e)});
-    };
-    return e->sequence({e->text("{"), ordered(members_of(tool, *p.schema, p.place), ",", e, member),
-                        e->text("}")});
-  }
-  if (p.is("array")) {
-    const Json* const items = p.schema->find("items");
-    if (!items) refuse(tool, p.place, "found an array without items, expected items");
-    const ExprId item = gemma_value(tool, {"", items, true, p.place + "/items"}, e);
-    const auto limit = [&](const char* key, uint32_t none) {
-      const Json* const n = p.schema->find(key);
-      return n && n->is_number() ? static_cast<uint32_t>(std::min(n->number(), 60000.0)) : none;
-    };
-    const uint32_t low = limit("minItems", 0), high = limit("maxItems", 1000);
-    const ExprId some =
-        e->sequence({item, e->repeat(e->sequence({e->text(","), item}), low > 1 ? low - 1 : 0,
-                                     high > 0 ? high - 1 : 0)});
-    return e->sequence({e->text("["),
-                        high == 0  ? Expressions::kEmpty
-                        : low == 0 ? e->optional(some)
-                                   : some,
-                        e->text("]")});
-  }
-  for (const char* const type : {"integer", "number", "boolean", "null"})
-    if (p.is(type)) return schema_expr(tool, p.place, text_of(tool, p), e);
-  refuse(tool, p.place,
-         "found no type of one word, expected string, object, array, integer, "
-         "number, boolean or null");
+// Refuses names that the parser of the format does not read as they are.
+void check_name(const Arguments& arguments, const Parameter& p, std::string_view wrong,
+                bool edges) {
+  const bool spaced = edges && (p.name.empty() || without_left(p.name).size() < p.name.size() ||
+                                without_right(p.name).size() < p.name.size());
+  if (spaced || p.name.find_first_of(wrong) != p.name.npos)
+    arguments.refuse(p.place, "found the name \"" + json_string(p.name) +
+                                  "\", expected letters, digits and _: this model writes names "
+                                  "without quotes");
 }
+
+constexpr std::string_view kGemmaQuote = "<|\"|>";
+
+// Arguments in Gemma 4's syntax.
+class GemmaArguments {
+ public:
+  GemmaArguments(const Tool& tool, Expressions* e) : tool_(tool), arguments_(tool, e), e_(*e) {}
+  ExprId all() { return members(arguments_.parameters()); }
+
+ private:
+  ExprId members(const std::vector<Parameter>& all) {
+    return ordered(all, ",", &e_, [&](const Parameter& m) {
+      // The quotation mark of strings may also stand around a key.
+      const bool plain = m.name.find_first_of(" \t\r\n:,{}[]<") == m.name.npos && !m.name.empty();
+      const std::string quote(plain ? "" : kGemmaQuote);
+      if (m.name.find(kGemmaQuote) != m.name.npos) check_name(arguments_, m, "<", false);
+      return e_.sequence({e_.text(quote + m.name + quote + ":"), value(m)});
+    });
+  }
+
+  ExprId value(const Parameter& p) {
+    if (p.schema->find("$ref")) return referred(p);
+    if (p.schema->find("anyOf")) return alternatives(p);
+    if (p.is("string")) return string(p);
+    const Json* const type = p.schema->find("type");
+    if ((!type || type->is_array()) && (p.schema->find("enum") || p.schema->find("const")))
+      return listed(p);
+    if (p.is("object"))
+      return e_.sequence(
+          {e_.text("{"), members(arguments_.members(*p.schema, p.place)), e_.text("}")});
+    if (p.is("array")) return list(p);
+    for (const char* const plain : {"integer", "number", "boolean", "null"})
+      if (p.is(plain)) return arguments_.json(p.place);
+    if (!type || !type->is_array())
+      arguments_.refuse(p.place,
+                        "found no type, enum or const, expected one of them: this model "
+                        "writes calls that are no JSON");
+    std::vector<ExprId> ways;
+    for (const Json& one : type->elements()) ways.push_back(of_type(p, one));
+    return e_.choice(std::move(ways));
+  }
+
+  // One of several types.
+  ExprId of_type(const Parameter& p, const Json& type) {
+    if (type.equals("null")) return e_.text("null");
+    if (type.equals("boolean")) return e_.words({"true", "false"});
+    if (type.equals("string")) return string(p);
+    if (!type.equals("integer") && !type.equals("number"))
+      arguments_.refuse(p.place, "found the type " + type.dump() +
+                                     " in a list of types, expected "
+                                     "string, integer, number, boolean or null");
+    std::string text = "{\"type\":" + type.dump();
+    for (const char* const limit :
+         {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+      if (const Json* const n = p.schema->find(limit))
+        text += ",\"" + std::string(limit) + "\":" + n->dump();
+    return arguments_.json_of(text + "}", p.place);
+  }
+
+  ExprId string(const Parameter& p) {
+    return e_.sequence({e_.text(kGemmaQuote), arguments_.text(p, "", kGemmaQuote)});
+  }
+
+  // Values of enum and const.
+  ExprId listed(const Parameter& p) {
+    const Json* const all = p.schema->find("enum");
+    const Json* const one = p.schema->find("const");
+    const Json* const types = p.schema->find("type");
+    std::vector<std::string> words;
+    for (const Json& v : all ? all->elements() : std::span(one, 1)) {
+      if (v.is_object() || v.is_array() || (all && one) ||
+          (v.is_string() && v.string().find(kGemmaQuote) != std::string::npos))
+        arguments_.refuse(p.place, "found the value " + v.dump().substr(0, 60) +
+                                       " of enum or const, expected strings, numbers, true, false "
+                                       "or null in one of them");
+      const char* const type = v.is_string()    ? "string"
+                               : v.is_boolean() ? "boolean"
+                               : v.is_null()    ? "null"
+                               : v.is_integer() ? "integer"
+                                                : "number";
+      const auto fits = [&](const Json& t) {
+        return t.equals(type) || (v.is_integer() && t.equals("number"));
+      };
+      if (types && std::none_of(types->elements().begin(), types->elements().end(), fits)) continue;
+      const std::string quote(kGemmaQuote);
+      words.push_back(v.is_string() ? quote + v.string() + quote : v.dump());
+    }
+    return e_.words(std::move(words));
+  }
+
+  ExprId alternatives(const Parameter& p) {
+    alone(p, "anyOf");
+    const Json& all = *p.schema->find("anyOf");
+    std::vector<ExprId> ways;
+    for (size_t i = 0; i < all.size(); ++i)
+      ways.push_back(value({p.name, &all[i], true, p.place + "/anyOf/" + std::to_string(i)}));
+    return e_.choice(std::move(ways));
+  }
+
+  // A schema may refer to itself, so each place has a rule.
+  ExprId referred(const Parameter& p) {
+    alone(p, "$ref");
+    const Json& to = *p.schema->find("$ref");
+    const std::string place = to.is_string() ? to.string() : "";
+    const Json* const schema =
+        place.starts_with("#") ? tool_.parameters()->at_pointer(place.substr(1)) : nullptr;
+    if (!schema)
+      arguments_.refuse(p.place, "found $ref " + to.dump() +
+                                     ", expected a place in this schema, such as #/$defs/name");
+    const auto [known, fresh] = rules_.emplace(place, 0);
+    if (fresh) {
+      const uint32_t rule = known->second = e_.declare(place);
+      e_.define(rule, value({p.name, schema, true, place.substr(1)}));
+    }
+    return e_.rule(rules_.at(place));
+  }
+
+  // Refuses a schema that has more than this keyword and notes.
+  void alone(const Parameter& p, std::string_view keyword) {
+    for (const auto& [key, more] : p.schema->members())
+      if (key != keyword && key != "description" && key != "title" && key != "default" &&
+          key != "examples" && key != "$comment")
+        arguments_.refuse(p.place, "found \"" + json_string(key) + "\" with " +
+                                       std::string(keyword) + ", expected " + std::string(keyword) +
+                                       " alone");
+  }
+
+  ExprId list(const Parameter& p) {
+    for (const char* const word :
+         {"prefixItems", "contains", "uniqueItems", "enum", "const", "not", "allOf", "oneOf"})
+      if (p.schema->find(word))
+        arguments_.refuse(p.place, std::string("found ") + word +
+                                       ", expected an array's items only: this model writes calls "
+                                       "that are no JSON");
+    const Json* const items = p.schema->find("items");
+    if (!items) arguments_.refuse(p.place, "found an array without items, expected items");
+    const ExprId item = value({"", items, true, p.place + "/items"});
+    const uint32_t low = p.count("minItems", 0), high = p.count("maxItems", 1000);
+    if (low > high) return Expressions::kNever;
+    const ExprId some =
+        e_.sequence({item, e_.repeat(e_.sequence({e_.text(","), item}), low > 1 ? low - 1 : 0,
+                                     high > 0 ? high - 1 : 0)});
+    return e_.sequence({e_.text("["),
+                        high == 0  ? Expressions::kEmpty
+                        : low == 0 ? e_.optional(some)
+                                   : some,
+                        e_.text("]")});
+  }
+
+  const Tool& tool_;
+  Arguments arguments_;
+  Expressions& e_;
+  std::map<std::string, uint32_t> rules_;
+};
 
 }  // namespace
 
@@ -216,23 +435,85 @@ ExprId mistral_list_grammar(ToolList tools, bool several, Expressions* e) {
 
 ExprId mistral_grammar(ToolList tools, bool, Expressions* e) {
   return one_of(tools, e, [&](const Tool& tool) {
-    return e->sequence({e->text(tool.name + "[ARGS]"), arguments_expr(tool, e)});
+    return e->sequence({e->text(tool.name + "[ARGS]"), Arguments(tool, e).json("")});
   });
 }
 
-ExprId llama_grammar(ToolList tools, bool, Expressions* e) {
-  return one_of(tools, e, [&](const Tool& tool) { return object_call(tool, "parameters", e); });
+// The beginnings of a call of Llama 3, as its releases write them, and the text up to the
+// arguments.
+static std::vector<std::array<std::string, 2>> llama_begins(const Tool& tool) {
+  const std::string name = json_string(tool.name);
+  return {{"{\"name\": \"" + name + "\"", ", \"parameters\": "},
+          {"{\"type\": \"function\", \"name\": \"" + name + "\"", ", \"parameters\": "},
+          {"{\"name\":\"" + name + "\"", ",\"parameters\":"}};
 }
 
-// The parameters of a call in tags, in the schema's order.
+static ExprId llama_call(ToolList tools, Expressions* e) {
+  return one_of(tools, e, [&](const Tool& tool) {
+    std::vector<std::string> begins;
+    for (const auto& [begin, more] : llama_begins(tool)) begins.push_back(begin + more);
+    return e->sequence({e->words(std::move(begins)), Arguments(tool, e).json(""), e->text("}")});
+  });
+}
+
+ExprId llama_grammar(ToolList tools, bool, Expressions* e) { return llama_call(tools, e); }
+
+// Any text that has none of these words at its beginning, and no white space. words: sorted, equal
+// in their first `at` bytes, ASCII.
+static ExprId other_beginning(std::span<const std::string> words, size_t at, ExprId any,
+                              Expressions* e) {
+  if (words[0].size() == at) return Expressions::kNever;
+  std::vector<grammar::CodeRange> known;
+  if (at == 0) known = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+  std::vector<ExprId> ways = {Expressions::kEmpty};
+  for (size_t i = 0; i < words.size();) {
+    const char c = words[i][at];
+    size_t n = i;
+    while (n < words.size() && words[n][at] == c) ++n;
+    known.push_back({static_cast<uint8_t>(c), static_cast<uint8_t>(c)});
+    ways.push_back(
+        e->sequence({e->text({&c, 1}), other_beginning(words.subspan(i, n - i), at + 1, any, e)}));
+    i = n;
+  }
+  const ExprId other = e->chars(grammar::inverted_ranges(grammar::normal_ranges(std::move(known))));
+  ways.push_back(e->sequence({other, any}));
+  return e->rule(e->add_rule("text", e->choice(std::move(ways))));
+}
+
+ExprId llama_answers(ToolList tools, bool several, ExprId text, Expressions* e) {
+  constexpr const char* kTag = "<|python_tag|>";
+  const ExprId one = llama_call(tools, e);
+  const ExprId more = e->sequence({e->text("; "), one});
+  const ExprId calls = several ? e->sequence({one, e->repeat(more, 0, kMostCalls - 1)}) : one;
+  const ExprId spaces =
+      e->repeat(e->chars({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}}), 0, grammar::kUnlimited);
+  const ExprId tag = e->sequence({e->text(kTag), spaces});
+  if (text != Expressions::kNever) return e->choice({text, e->sequence({e->optional(tag), calls})});
+  std::vector<std::string> begins;
+  for (const Tool* const tool : tools)
+    for (const auto& [begin, behind] : llama_begins(*tool)) begins.push_back(begin);
+  std::sort(begins.begin(), begins.end());
+  const ExprId any = e->rule(
+      e->add_rule("text", e->repeat(e->chars({{0, grammar::kLastCode}}), 0, grammar::kUnlimited)));
+  const ExprId tagged = e->choice({calls, other_beginning(begins, 0, any, e)});
+  begins.emplace_back(kTag);
+  std::sort(begins.begin(), begins.end());
+  return e->sequence(
+      {spaces, e->choice({calls, e->sequence({tag, tagged}), other_beginning(begins, 0, any, e)})});
+}
+
+// The parameters of a call in tags, in the schema's order. wrong: characters that a name cannot
+// have. edges: whether the parser drops white space around a name.
 static ExprId tagged(const Tool& tool, std::string_view before, std::string_view behind_name,
-                     std::string_view lead, std::string_view end, Expressions* e) {
+                     std::string_view lead, std::string_view end, bool edges, Expressions* e) {
+  Arguments arguments(tool, e);
   std::vector<ExprId> parts;
-  for (const Parameter& p : parameters_of(tool)) {
-    const ExprId value = p.is("string")
-                             ? raw_text(tool, p, lead, end, e)
-                             : e->sequence({schema_expr(tool, p.place, text_of(tool, p), e),
-                                            e->text(std::string(lead) + std::string(end))});
+  for (const Parameter& p : arguments.parameters()) {
+    check_name(arguments, p, behind_name.substr(0, 1), edges);
+    const ExprId value =
+        p.is("string")
+            ? arguments.text(p, lead, end)
+            : e->sequence({arguments.json(p.place), e->text(std::string(lead) + std::string(end))});
     const ExprId one = e->sequence(
         {e->text(std::string(before) + p.name + std::string(behind_name)), value, e->text("\n")});
     parts.push_back(p.required ? one : e->optional(one));
@@ -243,51 +524,79 @@ static ExprId tagged(const Tool& tool, std::string_view before, std::string_view
 ExprId xml_grammar(ToolList tools, bool, Expressions* e) {
   return one_of(tools, e, [&](const Tool& tool) {
     return e->sequence({e->text("\n<function=" + tool.name + ">\n"),
-                        tagged(tool, "<parameter=", ">\n", "\n", "</parameter>", e),
+                        tagged(tool, "<parameter=", ">\n", "\n", "</parameter>", false, e),
                         e->text("</function>\n</tool_call>")});
   });
 }
 
 ExprId glm_grammar(ToolList tools, bool, Expressions* e) {
   return one_of(tools, e, [&](const Tool& tool) {
-    return e->sequence({e->text(tool.name + "\n"),
-                        tagged(tool, "<arg_key>", "</arg_key>\n<arg_value>", "", "</arg_value>", e),
-                        e->text("</tool_call>")});
+    return e->sequence(
+        {e->text(tool.name + "\n"),
+         tagged(tool, "<arg_key>", "</arg_key>\n<arg_value>", "", "</arg_value>", true, e),
+         e->text("</tool_call>")});
   });
 }
 
 ExprId gemma_grammar(ToolList tools, bool, Expressions* e) {
   return one_of(tools, e, [&](const Tool& tool) {
-    const auto member = [&](const Parameter& p) {
-      return e->sequence({e->text(p.name + ":"), gemma_value(tool, p, e)});
-    };
-    return e->sequence({e->text("call:" + tool.name + "{"),
-                        ordered(parameters_of(tool), ",", e, member), e->text("}<tool_call|>")});
+    return e->sequence({e->text("call:" + tool.name + "{"), GemmaArguments(tool, e).all(),
+                        e->text("}<tool_call|>")});
   });
 }
 
 ExprId lfm_grammar(ToolList tools, bool several, Expressions* e) {
   const ExprId call = one_of(tools, e, [&](const Tool& tool) {
+    Arguments arguments(tool, e);
     const auto member = [&](const Parameter& p) {
-      const ExprId value = p.is("boolean") ? e->words({"True", "False"})
-                                           : schema_expr(tool, p.place, text_of(tool, p), e);
-      return e->sequence({e->text(p.name + "="), value});
+      check_name(arguments, p, kNotInKeyword, true);
+      const bool any = p.is("boolean") && !p.schema->find("enum") && !p.schema->find("const");
+      return e->sequence(
+          {e->text(p.name + "="), any ? e->words({"True", "False"}) : arguments.json(p.place)});
     };
     return e->sequence(
-        {e->text(tool.name + "("), ordered(parameters_of(tool), ", ", e, member), e->text(")")});
+        {e->text(tool.name + "("), ordered(arguments.parameters(), ", ", e, member), e->text(")")});
   });
   return e->sequence({e->text("["), list_of(call, several, e), e->text("]<|tool_call_end|>")});
 }
 
-ExprId harmony_grammar(ToolList tools, bool, Expressions* e) {
-  const ExprId call = one_of(tools, e, [&](const Tool& tool) {
-    return e->sequence({e->text("<|channel|>commentary to=functions." + tool.name +
-                                " <|constrain|>json<|message|>"),
-                        arguments_expr(tool, e)});
+// Control tokens of gpt-oss stand here with kOnlyControl, since ReasoningSplit knows their ids
+// only.
+
+// Messages before the call or the answer: reasoning, and text for the user.
+static ExprId harmony_before(Expressions* e) {
+  const ExprId rest = e->sequence({e->until("\xff<|end|>"), e->text("\xff<|start|>assistant")});
+  const ExprId header = e->words(
+      {"\xff<|channel|>analysis\xff<|message|>", "\xff<|channel|>commentary\xff<|message|>"});
+  return e->repeat(e->sequence({header, rest}), 0, grammar::kUnlimited);
+}
+
+// The model names the function in its channel's header, or before it.
+static ExprId harmony_call(ToolList tools, Expressions* e) {
+  const ExprId behind = e->sequence(
+      {e->optional(e->words({" \xff<|constrain|>json", " json"})), e->text("\xff<|message|>")});
+  return one_of(tools, e, [&](const Tool& tool) {
+    const std::string to = " to=functions." + tool.name;
+    std::vector<std::string> headers;
+    for (const char* const channel : {"\xff<|channel|>commentary", "\xff<|channel|>analysis"}) {
+      headers.push_back(channel + to);
+      headers.push_back(to + channel);
+    }
+    return e->sequence({e->words(std::move(headers)), behind, Arguments(tool, e).json("")});
   });
-  const ExprId thought = e->sequence({e->text("<|channel|>analysis<|message|>"),
-                                      e->until("<|end|>"), e->text("<|start|>assistant")});
-  return e->sequence({e->optional(thought), call});
+}
+
+ExprId harmony_grammar(ToolList tools, bool, Expressions* e) {
+  return e->sequence({harmony_before(e), harmony_call(tools, e)});
+}
+
+ExprId harmony_answers(ToolList tools, bool, ExprId text, Expressions* e) {
+  // A text that begins another message is no answer.
+  const ExprId any = e->without("\xff<|channel|>");
+  const ExprId answer =
+      e->sequence({e->words({"\xff<|channel|>final", "\xff<|channel|>final \xff<|constrain|>json"}),
+                   e->text("\xff<|message|>"), text == Expressions::kNever ? any : text});
+  return e->sequence({harmony_before(e), e->choice({harmony_call(tools, e), answer})});
 }
 
 }  // namespace riffle::requests

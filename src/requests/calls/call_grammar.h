@@ -18,5 +18,9 @@ grammar::ExprId llama_grammar(ToolList tools, bool several, grammar::Expressions
 grammar::ExprId gemma_grammar(ToolList tools, bool several, grammar::Expressions* e);
 grammar::ExprId lfm_grammar(ToolList tools, bool several, grammar::Expressions* e);
 grammar::ExprId harmony_grammar(ToolList tools, bool several, grammar::Expressions* e);
+grammar::ExprId llama_answers(ToolList tools, bool several, grammar::ExprId text,
+                              grammar::Expressions* e);
+grammar::ExprId harmony_answers(ToolList tools, bool several, grammar::ExprId text,
+                                grammar::Expressions* e);
 
 }  // namespace riffle::requests

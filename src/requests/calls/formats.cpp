@@ -12,24 +12,24 @@ namespace {
 const std::vector<CallFormat>& formats() {
   static const std::vector<CallFormat> all = {
       {"gemma4",
-       {"<|tool_call>call:"},
+       {{"<|tool_call>call:"}},
        {"<|tool_call>", "<tool_call|>", "<|\"|>"},
        gemma_calls,
        gemma_grammar,
        "<|tool_call>",
        "",
        false},
-      {"lfm2",
-       {"<|tool_call_start|>"},
-       {"<|tool_call_start|>", "<|tool_call_end|>"},
-       lfm_calls,
-       lfm_grammar,
-       "<|tool_call_start|>",
+      {"harmony",
+       {{"<|channel|>commentary", "functions."}},
+       {"\xff<|start|>", "\xff<|channel|>", "\xff<|constrain|>", "\xff<|message|>", "\xff<|end|>"},
+       nullptr,
+       harmony_grammar,
        "",
-       false},
-      {"harmony", {"<|channel|>", "to=functions."}, {}, nullptr, harmony_grammar, "", "", false},
+       "",
+       false,
+       harmony_answers},
       {"glm",
-       {"<arg_key>", "<tool_call>"},
+       {{"<arg_key>", "<tool_call>"}},
        {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
        tag_calls,
        glm_grammar,
@@ -37,7 +37,7 @@ const std::vector<CallFormat>& formats() {
        "\n",
        true},
       {"xml",
-       {"<function=", "<tool_call>"},
+       {{"<function=", "<tool_call>"}},
        {"<tool_call>", "</tool_call>"},
        tag_calls,
        xml_grammar,
@@ -45,7 +45,7 @@ const std::vector<CallFormat>& formats() {
        "\n",
        true},
       {"hermes",
-       {"<tool_call>"},
+       {{"<tool_call>"}},
        {"<tool_call>", "</tool_call>"},
        tag_calls,
        hermes_grammar,
@@ -53,7 +53,7 @@ const std::vector<CallFormat>& formats() {
        "\n",
        true},
       {"mistral",
-       {"[TOOL_CALLS]", "[ARGS]"},
+       {{"[TOOL_CALLS]", "[ARGS]"}},
        {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
        mistral_calls,
        mistral_grammar,
@@ -61,7 +61,7 @@ const std::vector<CallFormat>& formats() {
        "",
        true},
       {"mistral_list",
-       {"[TOOL_CALLS]"},
+       {{"[TOOL_CALLS]"}},
        {"[TOOL_CALLS]"},
        mistral_calls,
        mistral_list_grammar,
@@ -69,11 +69,21 @@ const std::vector<CallFormat>& formats() {
        "",
        false},
       {"llama3",
-       {"\"parameters\": ", "<|start_header_id|>"},
+       {{"\"parameters\": ", "<|start_header_id|>"}},
        {"<|python_tag|>"},
        llama_calls,
        llama_grammar,
        "",
+       "; ",
+       true,
+       llama_answers},
+      {"lfm2",
+       // Templates print the model's own text for its calls.
+       {{"<|tool_call_start|>"}, {"List of tools: ", "<|im_start|>"}},
+       {"<|tool_call_start|>", "<|tool_call_end|>"},
+       lfm_calls,
+       lfm_grammar,
+       "<|tool_call_start|>",
        "",
        false},
   };
@@ -84,10 +94,11 @@ const std::vector<CallFormat>& formats() {
 
 const CallFormat* call_format(std::string_view chat_template) {
   for (const CallFormat& format : formats())
-    if (std::all_of(format.signs.begin(), format.signs.end(), [&](std::string_view sign) {
-          return chat_template.find(sign) != chat_template.npos;
-        }))
-      return &format;
+    for (const auto& texts : format.signs)
+      if (std::all_of(texts.begin(), texts.end(), [&](std::string_view sign) {
+            return chat_template.find(sign) != chat_template.npos;
+          }))
+        return &format;
   return nullptr;
 }
 

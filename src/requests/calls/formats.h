@@ -14,8 +14,10 @@ namespace riffle::requests {
 
 struct CallFormat {
   const char* name;
-  std::vector<std::string_view> signs;    // texts that a template of this format has, all of them
-  std::vector<std::string_view> markers;  // may be control tokens
+  // A template of this format has all texts of one of these.
+  std::vector<std::vector<std::string_view>> signs;
+  // May be control tokens; those that begin with grammar::kOnlyControl are nothing else.
+  std::vector<std::string_view> markers;
   // Null: the calls are messages with headers, which ReasoningSplit reads (gpt-oss).
   std::unique_ptr<CallParser> (*parser)(const ToolUse& tools);
   // Makes the text behind one trigger: a call of one of the tools, or several of them if the format
@@ -25,6 +27,10 @@ struct CallFormat {
   std::string_view trigger;  // the text that begins a call and nothing else; "": none
   std::string_view between;  // between a call and the next trigger
   bool repeats;              // several triggers may follow each other
+  // Without a trigger: makes whole answers in which calls may come. text: an answer without a call,
+  // Expressions::kNever: any text.
+  grammar::ExprId (*answers)(std::span<const Tool* const> tools, bool several, grammar::ExprId text,
+                             grammar::Expressions* e) = nullptr;
 };
 
 // Returns the format of a chat template's text; null: riffle knows none.

@@ -16,6 +16,7 @@ class JsonScan {
   // any other text, ends before a comma, a bracket or white space.
   bool put(std::string_view* text, std::string* taken);
   bool begun() const { return begun_; }
+  bool in_string() const { return string_; }
 
  private:
   int depth_ = 0;
@@ -57,6 +58,9 @@ class ConvertedCalls : public CallBody {
 
   std::string open_, json_;  // brackets that are open; the arguments so far
 };
+
+// Characters that a keyword of LFM2's calls cannot have.
+inline constexpr std::string_view kNotInKeyword = "=,()[]{}\"'";
 
 // Escapes a piece of a JSON string, which may begin or end inside a character.
 std::string json_piece(std::string_view text);

@@ -85,7 +85,8 @@ class LfmCall : public ConvertedCalls {
     if (end == text->npos) return wait(over, "=");
     if ((*text)[end] != '=') return broken("expected a keyword and =");
     const std::string_view key = without_right(text->substr(0, end));
-    if (!is_name(key)) return broken("expected a keyword and =");
+    if (key.empty() || key.find_first_of(kNotInKeyword) != key.npos)
+      return broken("expected a keyword and =");
     put("\"" + json_string(key) + "\": ", out);
     text->remove_prefix(end + 1);
     at_ = At::VALUE;

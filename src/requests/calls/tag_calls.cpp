@@ -56,27 +56,33 @@ class Parameters {
     key_ = std::move(key);
     text_ = is_text(tool_, key_);
     value_.clear();
+    scan_ = {};
+    scanned_ = false;
     first_ = true;
     if (text_) out->arguments("\"");
   }
   // Takes text of a value. Returns true at its end.
   bool value(std::string_view* text, std::string_view end, CallSink* out) {
-    const size_t at = text->find(end);
-    size_t n = at == text->npos ? text->size() - partial_mark(*text, end) : at;
-    if (first_ && lines_ && n > 0) {
-      if (text->front() == '\n') text->remove_prefix(1), --n;
-      first_ = false;
-      if (at != text->npos) return value(text, end, out);
+    for (;;) {
+      if (first_ && lines_ && !text->empty()) {
+        if (text->front() == '\n') text->remove_prefix(1);
+        first_ = false;
+      }
+      const size_t at = text->find(end);
+      const bool ends = at != text->npos;
+      size_t n = ends ? at : text->size() - partial_mark(*text, end);
+      if (text_ && lines_ && n > 0 && (*text)[n - 1] == '\n') --n;
+      put(text->substr(0, n), out);
+      text->remove_prefix(n);
+      if (!ends) return false;
+      text->remove_prefix(text->find(end) + end.size());
+      if (!text_ && scan_.in_string()) {  // the mark is a part of a string in a JSON value
+        put(end, out);
+        continue;
+      }
+      out->arguments(text_ ? "\"" : json_value(trimmed(value_)));
+      return true;
     }
-    if (text_ && lines_ && n > 0 && (*text)[n - 1] == '\n') --n;
-    std::string_view part = text->substr(0, n);
-    if (text_) out->arguments(json_piece(part));
-    else value_ += part;
-    text->remove_prefix(n);
-    if (at == text->npos) return false;
-    text->remove_prefix(text->find(end) + end.size());
-    out->arguments(text_ ? "\"" : json_value(trimmed(value_)));
-    return true;
   }
   void end(CallSink* out) {
     out->arguments(any_ ? "}" : "{}");
@@ -84,8 +90,23 @@ class Parameters {
   }
 
  private:
+  void put(std::string_view part, CallSink* out) {
+    if (text_) {
+      out->arguments(json_piece(part));
+      return;
+    }
+    value_ += part;
+    if (!scan_.begun()) part = without_left(part);
+    // Words such as True are no JSON, and neither is text behind the value.
+    if (!scan_.begun() && !part.empty()) scanned_ = part.find_first_of("{[\"") != 0;
+    std::string taken;
+    if (!scanned_ && !part.empty()) scanned_ = scan_.put(&part, &taken);
+  }
+
   const Tool* tool_;
   bool lines_, any_ = false, text_ = false, first_ = false;
+  JsonScan scan_;         // reads a value that begins as JSON
+  bool scanned_ = false;  // its end is known
   std::string key_, value_;
 };
 
