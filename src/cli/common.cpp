@@ -130,6 +130,8 @@ Model load_model(CommonOptions& options) {
                    options.model_path +
                    " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
+    // The name is known, but the model's vocabulary lacks a token of that format.
+    if (std::string_view(err).starts_with("--chat-template")) throw Exit(EXIT_USAGE, err);
     const bool model = (status == RIFFLE_IO || status == RIFFLE_BAD_MODEL) &&
                        !std::strstr(err, "Git LFS");  // also for a file in a folder
     if (const std::string what = model ? wrong_model(options.model_path) : ""; !what.empty())
