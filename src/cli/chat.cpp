@@ -555,12 +555,11 @@ void add_chat(CLI::App& app, Command& chosen) {
   add_stop_flag(command, o->stop);
   add_switch(command, "--ignore-eos", o->ignore_eos, "continue past the end-of-sequence token")
       .group(kSamplingGroup);
-  const Flag tools = add_text(command, "--tools", o->tools,
-                              "functions that the model may call: a JSON file in the form of "
-                              "OpenAI's tools; no function is run")
-                         .group(kAnswerGroup)
-                         .value("FILE")
-                         .check(not_empty);
+  const Flag tools =
+      add_text(command, "--tools", o->tools, "functions that the model may call (OpenAI's tools)")
+          .group(kAnswerGroup)
+          .value("FILE")
+          .check(not_empty);
   add_grammar_flags(command, o->grammar);
   for (const char* flag : {"--json-schema", "--grammar"}) flag_named(command, flag).excludes(tools);
   add_common_flags(

@@ -37,7 +37,8 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
 RecordHead parse_record(std::string_view record) {
   const Json json = parse_json(record);
   if (!json.is_object())
-    throw std::runtime_error(std::string("it is a JSON ") + json.type_name() + ", expected an object");
+    throw std::runtime_error(std::string("it is a JSON ") + json.type_name() +
+                             ", expected an object");
   const auto member = [&](const char* key) -> const Json& {
     const auto it = json.find(key);
     if (it == json.end()) throw std::runtime_error(std::string("it has no member ") + key);
