@@ -135,7 +135,8 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
  * enumerates them with ranges and defaults. Most programs set these:
  *
  *     model      weights          convert the weights while loading: "q4_k_m"; "": as in the file
- *                chat-template    a name of riffle_chat_template_name; "": the model's own
+ *                chat-template    a name of riffle_chat_template_name; "": the model's own. A model
+ *                                 whose vocabulary lacks a token of the format is not loaded
  *     context    device           auto, cpu, emu, cuda
  *                ctx              tokens of a session; 0: the trained length, or the longest that
  *                                 fits

@@ -68,11 +68,10 @@ RIFFLE_API const char* riffle_chat_template_name(size_t index);
  *                       the date fail if it is ""
  *
  * in_reasoning: set to true if the template has begun the model's reasoning, so that the answer's
- * text begins inside it; may be NULL. RIFFLE_UNSUPPORTED: the model has no template, it cannot be
- * evaluated, or the model lacks tokens that the format needs. RIFFLE_BAD_ARGUMENT: there is no
- * message; the template refuses the conversation; roles do not fit a named format; the template
- * cannot continue the last message; or it prints nothing of a message that is not an assistant's.
- * RIFFLE_BAD_TEXT: a message is not UTF-8. */
+ * text begins inside it; may be NULL. RIFFLE_UNSUPPORTED: the model has no template, or it cannot
+ * be evaluated. RIFFLE_BAD_ARGUMENT: there is no message; the template refuses the conversation;
+ * roles do not fit a named format; the template cannot continue the last message; or it prints
+ * nothing of a message that is not an assistant's. RIFFLE_BAD_TEXT: a message is not UTF-8. */
 RIFFLE_API riffle_status riffle_chat_prompt(riffle_model* model, const riffle_message* messages,
                                             size_t n_messages, const riffle_options* options,
                                             int32_t* tokens, size_t capacity, size_t* n_tokens,

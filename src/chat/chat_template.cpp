@@ -126,6 +126,13 @@ void check_printed(const SourcedText& text, const std::vector<ChatMessage>& mess
   }
 }
 
+// Returns the first control piece that the family needs and the vocabulary lacks; "": none.
+std::string missing_piece(const Tokenizer& tokenizer, const ChatFamily& family) {
+  for (const std::string& piece : words(family.required))
+    if (tokenizer.control_id(piece) < 0) return piece;
+  return "";
+}
+
 }  // namespace
 
 // Templates read reasoning as reasoning_content or, gpt-oss's, as thinking. transformers gives both
@@ -284,6 +291,19 @@ SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
       options, answer);
 }
 
+void ChatTemplate::check_vocabulary(const Tokenizer& tokenizer) const {
+  const std::string missing = family_ ? missing_piece(tokenizer, *family_) : "";
+  if (missing.empty()) return;
+  std::string others;
+  for (const ChatFamily& other : chat_families())
+    if (missing_piece(tokenizer, other).empty())
+      others += (others.empty() ? "" : ", ") + std::string(other.name);
+  fail(RIFFLE_UNSUPPORTED,
+       "`model.chat_template`: found %s, whose control piece %s the model's vocabulary lacks; "
+       "expected one of %s",
+       family_->name, missing.c_str(), others.c_str());
+}
+
 SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                                const ChatOptions& options) const {
   check_messages(messages);
@@ -297,13 +317,7 @@ SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<Cha
   if (called && !knows_calls_)
     fail(RIFFLE_UNSUPPORTED, "this model's chat template prints no calls of tools");
   if (family_) {
-    for (const std::string& piece : words(family_->required)) {
-      if (tokenizer.control_id(piece) < 0) {
-        fail(RIFFLE_UNSUPPORTED,
-             "the chat template %s needs the control piece %s, but the vocabulary has none",
-             family_->name, piece.c_str());
-      }
-    }
+    check_vocabulary(tokenizer);
     return family_text(*family_, spelling(tokenizer, tokenizer.bos_id()),
                        spelling(tokenizer, tokenizer.eos_id()), messages);
   }

@@ -36,6 +36,10 @@ class ChatTemplate {
   explicit ChatTemplate(std::string_view jinja);
   explicit ChatTemplate(const ChatFamily& family) : family_(&family) {}
 
+  // Throws RIFFLE_UNSUPPORTED, with the names that fit, if this is a named format and the
+  // vocabulary lacks a token that it needs.
+  void check_vocabulary(const Tokenizer& tokenizer) const;
+
   const char* name() const { return family_ ? family_->name : "own"; }
   bool knows_thinking() const { return jinja_ && jinja_->mentions("enable_thinking"); }
   // Tells whether the template prints an assistant's calls, and the results that follow them.
@@ -50,9 +54,8 @@ class ChatTemplate {
   // assistant is not closed, so that the model continues it; a blank one is left out. Throws
   // RIFFLE_BAD_ARGUMENT (no messages, the template refuses them or prints nothing of a message that
   // is not an assistant's, or the last one cannot be continued), RIFFLE_BAD_TEXT (not UTF-8),
-  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, needs a token that the vocabulary lacks,
-  // or takes no tools although there are some). Characters of messages have the message's number as
-  // source.
+  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or takes no tools although there are
+  // some). Characters of messages have the message's number as source.
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                    const ChatOptions& options) const;
   // Returns text() as ids. Control tokens spelled in the template become those tokens; the same

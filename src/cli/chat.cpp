@@ -6,11 +6,14 @@
 #include <optional>
 
 #include "cli/chat_input.h"
+#include "cli/chat_tools.h"
 #include "cli/common.h"
 #include "cli/grammar.h"
 #include "cli/help.h"
 #include "cli/history_file.h"
 #include "cli/line_editor.h"
+#include "cli/printable.h"
+#include "cli/prompt.h"
 #include "cli/reasoning.h"
 #include "cli/session.h"
 #include "cli/text_file.h"
@@ -21,11 +24,9 @@ namespace fs = std::filesystem;
 namespace riffle::cli {
 namespace {
 
-constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
-
 struct ChatOptions {
   CommonOptions common;
-  std::string system, session;
+  std::string system, session, tools;
   std::vector<std::string> stop;
   GrammarFlags grammar;
   bool ignore_eos = false;
@@ -41,11 +42,14 @@ class Chat {
   int run() {
     if (!o_.session.empty()) check_session_target(o_.session);
     const GrammarText grammar = read_grammar(o_.grammar);
+    if (!o_.tools.empty()) tools_ = read_tools(o_.tools);
     model_ = load_model(o_.common);
     check_logit_bias(model_.get(), o_.common);
     grammar_ = make_grammar(model_.get(), grammar);
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
+    // Tools that the model cannot have are refused now, not at the first question.
+    if (!o_.tools.empty()) (void)formed({{"user", "x"}});
     context_ = create_context(model_.get(), o_.common.options, o_.common.quiet);
     // On a terminal, an extra Ctrl-C is easily pressed and must not lose unsaved text.
     InterruptGuard guard(context_.get(), editor_.interactive() ? InterruptGuard::EndsBy::TERM
@@ -55,8 +59,10 @@ class Chat {
     std::error_code error;
     if (!o_.session.empty() && fs::exists(o_.session, error)) open(o_.session, true);
     said_ = say_notice(context_.get(), quiet_);
-    if (editor_.interactive() && !quiet_) {
-      const std::string seed = seed_text(o_.common.options);
+    const std::string seed = seed_text(o_.common.options);
+    if (!editor_.interactive()) {
+      if (!seed.empty()) notice(quiet_, "[%s]", seed.c_str());
+    } else if (!quiet_) {
       notice(false, "%s, %d tokens of context%s. /help lists commands.",
              o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
@@ -64,7 +70,7 @@ class Chat {
       // A failed turn leaves the conversation as it was. Nobody reads the notices of a pipe, so the
       // exit code reports it.
       try {
-        const Input input = read_input();
+        const ChatInput input = read_chat_input(editor_);
         clear_interrupted();
         if (input.got == LineEditor::Got::INTERRUPTED_TEXT && !terminated()) continue;
         if (terminated()) {
@@ -124,61 +130,6 @@ class Chat {
     }
   }
 
-  struct Input {
-    LineEditor::Got got;
-    std::string text;         // a message, or a command with its "/"
-    bool is_command = false;  // false for text that was pasted with line breaks or was in quotes
-  };
-
-  Input read_input() {
-    Input input{};
-    std::string& text = input.text;
-    input.got = editor_.read("> ", text);
-    if (input.got != LineEditor::Got::LINE) return input;
-    if (text.starts_with(kQuotes)) {
-      input.got = read_quoted(text);
-      return input;
-    }
-    input.is_command = text.starts_with('/') && text.find('\n') == text.npos;
-    while (!text.empty() && text.back() == '\\') {
-      text.back() = '\n';
-      std::string more;
-      input.got = read_more(more);
-      text += more;
-      if (input.got == LineEditor::Got::END) input.got = LineEditor::Got::LINE;
-      else if (input.got == LineEditor::Got::LINE) continue;
-      return input;
-    }
-    return input;
-  }
-
-  // Reads the next line of a message. Ctrl-C drops the message and does not leave the chat.
-  LineEditor::Got read_more(std::string& line) {
-    const LineEditor::Got got = editor_.read("| ", line);
-    return got == LineEditor::Got::INTERRUPTED_EMPTY && editor_.interactive()
-               ? LineEditor::Got::INTERRUPTED_TEXT
-               : got;
-  }
-
-  // text begins with the opening quotes. Reads up to the closing ones, and leaves the text between
-  // them in `text`.
-  LineEditor::Got read_quoted(std::string& text) {
-    text.erase(0, kQuotes.size());
-    while (!text.ends_with(kQuotes)) {
-      std::string more;
-      const LineEditor::Got got = read_more(more);
-      if (got == LineEditor::Got::END)
-        throw Exit(
-            EXIT_RUN,
-            "the input ended in a message that begins with \"\"\", expected \"\"\" at its end");
-      if (got != LineEditor::Got::LINE) return got;
-      text += (text.empty() ? "" : "\n") + more;
-    }
-    text.resize(text.size() - kQuotes.size());
-    if (text.ends_with('\n')) text.pop_back();
-    return LineEditor::Got::LINE;
-  }
-
   // Saves the chat to the file of --session. Ctrl-C during an answer stops the answer, whose text
   // is saved. Another Ctrl-C stops the saving.
   void keep() {
@@ -216,9 +167,10 @@ class Chat {
   }
 
   bool save(const std::string& path, uint64_t* save_id = nullptr) {
-    return save_session(context_.get(), session_.get(), path,
-                        {.chat = true, .document = document_, .messages = messages_}, quiet_,
-                        save_id);
+    return save_session(
+        context_.get(), session_.get(), path,
+        {.chat = true, .document = document_, .messages = messages_, .tools = tools_}, quiet_,
+        save_id);
   }
 
   // Continues a saved chat, or takes over a document that was read.
@@ -227,6 +179,8 @@ class Chat {
     if (to_keep && !file.text().chat)
       throw Exit(EXIT_RUN, path + ": found a document, expected a chat (/open reads documents)");
     const std::string wanted = o_.system;
+    if (o_.tools.empty() && !file.text().tools.list.empty())
+      (void)chat_prompt(model_.get(), {{"user", "x"}}, o_.common.thinking, {}, file.text().tools);
     Session session = file.load(context_.get(), quiet_);
     clear();
     session_ = std::move(session);
@@ -238,7 +192,8 @@ class Chat {
     const bool has_system = !messages_.empty() && messages_[0].role == "system";
     o_.system = has_system ? messages_[0].content : "";
     document_ = text.document;
-    last_ = last_turn(messages_);
+    if (o_.tools.empty()) tools_ = text.tools;
+    last_ = {answerable(messages_), ""};
     opened_ = {path, file.tokens()};
     notice(quiet_, "[%s: %zu of %d tokens of context in use, %zu messages]", path.c_str(),
            riffle_session_length(session_.get()), n_ctx(), messages_.size());
@@ -284,8 +239,9 @@ class Chat {
     else if (word == "/stats") show_stats();
     else if (word == "/clear") clear(), say_cleared();
     else if (word == "/load") load(rest), keep();
-    else if (word == "/save") save_as(named(word, rest));
-    else if (word == "/open") open(named(word, rest));
+    else if (word == "/save") save_as(named_path(word, rest));
+    else if (word == "/open") open(named_path(word, rest));
+    else if (word == "/result") give_result(rest), keep();
     else if (word == "/retry") retry(), keep();
     else if (word == "/system") set_system(rest);
     else if (word == "/set") set(rest);
@@ -299,16 +255,6 @@ class Chat {
     std::error_code error;
     return !o_.session.empty() &&
            (real_path(path) == real_path(o_.session) || fs::equivalent(path, o_.session, error));
-  }
-
-  // Returns the same path before and after the file exists.
-  static std::string real_path(const std::string& path) {
-    std::error_code error;
-    const fs::path target = link_target(fs::absolute(path, error));
-    if (target.empty()) return path;
-    // weakly_canonical by itself does not follow a link to a missing file.
-    const fs::path real = fs::weakly_canonical(target, error);
-    return error ? path : real.string();
   }
 
   void save_as(const std::string& path) {
@@ -335,17 +281,11 @@ class Chat {
     unkept_ = false;
   }
 
-  static std::string named(const std::string& command, const std::string& typed) {
-    const std::string path = typed_path(typed);
-    if (path.empty())
-      throw Exit(EXIT_RUN, command + ": found no file name, expected one after the command");
-    return path;
-  }
-
   // Reads the document now, so that a question about it needs only its own few tokens.
   // riffle_prefill_to drops the text that the template puts after the document.
   void load(const std::string& typed) {
-    const std::string path = named("/load", typed);
+    const std::string path = named_path("/load", typed);
+    require_no_waiting_call();
     const std::string text = read_file(path);
     if (text.empty()) throw Exit(EXIT_RUN, path + ": found an empty file, expected text");
     check_no_nul(path, text);
@@ -354,7 +294,7 @@ class Chat {
     messages.push_back({"user", with_document(joined, "")});
     const size_t before = riffle_session_length(session_.get());
     try {
-      prefill(messages, "reading " + path);
+      prefill(formed(messages), is_alone(messages), "reading " + path);
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       const size_t read = riffle_session_length(session_.get());
@@ -371,11 +311,16 @@ class Chat {
            riffle_session_length(session_.get()), n_ctx());
   }
 
+  ChatPrompt formed(const std::vector<Message>& messages, const Options& answer = {}) const {
+    return chat_prompt(model_.get(), messages, o_.common.thinking, answer, tools_);
+  }
+
   // Reads the conversation. Keeps the tokens of the session that the template prints again. If a
-  // template drops reasoning from earlier turns, the tokens after it are read again. Returns
-  // whether the answer begins inside reasoning.
-  bool prefill(const std::vector<Message>& messages, const std::string& label) {
-    const auto [tokens, in_reasoning] = chat_prompt(model_.get(), messages, o_.common.thinking);
+  // template drops reasoning from earlier turns, the tokens after it are read again. alone: as of
+  // is_alone.
+  void prefill(const ChatPrompt& prompt, bool alone, const std::string& label) {
+    const std::vector<int32_t>& tokens = prompt.tokens;
+    if (std::exchange(fitted_, prompt.fitted) != prompt.fitted) say_fitted(prompt, quiet_);
     if (!opened_.tokens.empty())
       say_read_again(opened_.path, opened_.tokens, expected_of_file(), session_.get(), tokens,
                      quiet_);
@@ -387,10 +332,8 @@ class Chat {
     if (status == RIFFLE_CONTEXT_FULL)
       throw Exit(EXIT_CONTEXT_FULL,
                  text_of("%s (%s)", riffle_context_error(context_.get()),
-                         is_alone(messages) ? "-c N sets the length of the context"
-                                            : "/clear starts afresh"));
+                         alone ? "-c N sets the length of the context" : "/clear starts afresh"));
     check(status, context_.get());
-    return in_reasoning;
   }
 
   // Returns true if /clear would not shorten the prompt: it has one message, with a document of its
@@ -407,7 +350,7 @@ class Chat {
     if (!document_.empty() || messages_.empty() || messages_.back().role != "assistant")
       return opened_.tokens.size();
     const std::vector<Message> asked(messages_.begin(), messages_.end() - 1);
-    return chat_prompt(model_.get(), asked, o_.common.thinking).tokens.size();
+    return formed(asked).tokens.size();
   }
 
   // One question: the conversation up to it, and the loaded document that the question contains.
@@ -416,14 +359,28 @@ class Chat {
     std::string document;
   };
 
-  // Returns a kept conversation up to its last question, which contains its document. The result
-  // has no messages if there is no question.
-  static Turn last_turn(std::vector<Message> messages) {
-    while (!messages.empty() && messages.back().role != "user") messages.pop_back();
-    return {std::move(messages), ""};
+  // Chat templates have a call's result behind the call, so a question has to wait for it.
+  void require_no_waiting_call() const {
+    const std::vector<ToolCall> waiting = waiting_calls(messages_);
+    if (!waiting.empty())
+      throw Exit(EXIT_RUN, "found a call that waits for its result: " + names_of(waiting) +
+                               "; /result NAME TEXT gives it, /retry answers again");
+  }
+
+  void give_result(const std::string& typed) {
+    Turn turn{messages_, ""};
+    turn.messages.push_back(result_message(waiting_calls(messages_), typed));
+    if (const std::vector<ToolCall> more = waiting_calls(turn.messages); !more.empty()) {
+      messages_ = std::move(turn.messages);
+      unkept_ = true;
+      return notice(quiet_, "[waiting for the result of %s]", names_of(more).c_str());
+    }
+    last_ = turn;
+    answer(std::move(turn));
   }
 
   void ask(const std::string& question) {
+    require_no_waiting_call();
     Turn turn{messages_, document_};
     turn.messages.push_back(
         {"user", document_.empty() ? question : with_document(document_, question)});
@@ -452,9 +409,9 @@ class Chat {
       if (!text.empty()) messages.insert(messages.begin(), {"system", text});
       return messages;
     };
-    std::vector<Message> probe = replace(messages_);
-    probe.push_back({"user", "x"});
-    chat_tokens(model_.get(), probe);  // refused now if the chat template has no system message
+    // Refused now if the chat template refuses it.
+    (void)formed(text.empty() ? std::vector<Message>{{"user", "x"}}
+                              : std::vector<Message>{{"system", text}, {"user", "x"}});
     messages_ = replace(messages_);
     if (!last_.messages.empty()) last_.messages = replace(last_.messages);
     o_.system = text;
@@ -487,26 +444,27 @@ class Chat {
   }
 
   void answer(Turn turn) {
-    const bool in_reasoning = prefill(turn.messages, "reading");
     Options g = o_.common.options;
     // The first answer uses the chat's seed itself, as run does. The others use seeds derived from
     // it: a question asked again gets another answer, and the same seed and questions give the same
     // conversation.
     if (answers_) g.set("seed", riffle_derived_seed(g.size("seed"), answers_));
-    ++answers_;
-    used_seed_ = g.size("seed");
-    g.set("trim-start", true);
     g.set("ignore-eos", o_.ignore_eos);
     g.set_stop(o_.stop);
     g.set_grammar(grammar_.get());
-    g.set("reasoning", reasoning_of(true, in_reasoning, o_.common.thinking));
-    StreamedAnswer answer(answer_parts(model_.get(), in_reasoning), true, quiet_);
+    const ChatPrompt prompt = formed(turn.messages, g);
+    prefill(prompt, is_alone(turn.messages), "reading");
+    ++answers_;
+    used_seed_ = g.size("seed");
+    StreamedAnswer answer(prompt.request.get(), true, quiet_);
     riffle_result result{};
-    check(riffle_generate(session_.get(), g.get(), StreamedAnswer::on_token, &answer, &result),
+    check(riffle_generate(session_.get(), prompt.options(g), StreamedAnswer::on_token, &answer,
+                          &result),
           context_.get());
     if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
-    answer.finish();
-    write_out("\n");
+    answer.finish(result);
+    if (!answer.text.empty() || answer.calls.empty()) write_out("\n");
+    for (const ToolCall& call : answer.calls) write_out(call_line(call));
     said_ = say_notice(context_.get(), quiet_, said_);
     if (result.finish == RIFFLE_FINISH_CONTEXT)
       notice(quiet_, "[the context is full; /clear starts afresh]");
@@ -514,14 +472,25 @@ class Chat {
       notice(quiet_, "[cut after %d tokens (-n); /set max-tokens N allows more]", result.n_tokens);
     say_unfinished_reasoning(answer, result, quiet_);
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
-    if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty() && answer.reasoning.empty())
-      throw Exit(EXIT_INTERRUPTED, "");
+    const bool empty = answer.text.empty() && answer.reasoning.empty() && answer.calls.empty();
+    if (result.finish == RIFFLE_FINISH_ABORTED && empty) throw Exit(EXIT_INTERRUPTED, "");
     // The answer stays in the conversation even if it was cut short.
     messages_ = std::move(turn.messages);
-    messages_.push_back({"assistant", answer.text, answer.reasoning});
+    messages_.push_back({"assistant", answer.text, answer.reasoning, answer.calls});
     unkept_ = true;
     if (document_ == turn.document) document_.clear();
     if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive()) code_ = EXIT_INTERRUPTED;
+    else say_broken(answer);
+  }
+
+  // A call that the model wrote wrongly is not kept, since no template could print it.
+  void say_broken(const StreamedAnswer& answer) {
+    if (answer.tool_error.empty()) return;
+    const std::string wrote =
+        answer.broken.empty() ? "" : ": " + one_line(answer.broken[0].substr(0, 200));
+    std::fprintf(stderr, "riffle: %s%s; the call is not kept, /retry answers again\n",
+                 answer.tool_error.c_str(), wrote.c_str());
+    if (!editor_.interactive()) code_ = EXIT_RUN;
   }
 
   void show_stats() {
@@ -543,10 +512,12 @@ class Chat {
   LineEditor editor_;
   Model model_;
   Grammar grammar_;
+  Tools tools_;
   Context context_;
   Session session_;
   std::vector<Message> messages_;
   std::string said_;      // the part of the context's notice that was printed
+  std::string fitted_;    // the change to the conversation that was printed
   std::string document_;  // a loaded document, waiting for its question
   struct {
     std::string path;
@@ -584,7 +555,13 @@ void add_chat(CLI::App& app, Command& chosen) {
   add_stop_flag(command, o->stop);
   add_switch(command, "--ignore-eos", o->ignore_eos, "continue past the end-of-sequence token")
       .group(kSamplingGroup);
+  const Flag tools =
+      add_text(command, "--tools", o->tools, "functions that the model may call (OpenAI's tools)")
+          .group(kAnswerGroup)
+          .value("FILE")
+          .check(not_empty);
   add_grammar_flags(command, o->grammar);
+  for (const char* flag : {"--json-schema", "--grammar"}) flag_named(command, flag).excludes(tools);
   add_common_flags(
       command, o->common,
       CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);

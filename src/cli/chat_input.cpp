@@ -9,22 +9,24 @@
 
 #include "cli/common.h"
 #include "cli/settings.h"
+#include "cli/text_file.h"
 #include "riffle_request.h"
 
 namespace riffle::cli {
 
 const char* const kChatHelp =
-    R"(/load FILE       read a document; it goes in front of your next question
-/retry           answer the last message again
-/save FILE       save the conversation and the documents read for it
-/open FILE       continue a saved conversation, or ask about a document of riffle read
-/system TEXT     set the system message; without TEXT: remove it
-/think [LEVEL]   reasoning: on, off, low, medium or high; without LEVEL: show the setting
-/set NAME VALUE  change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
-/stats           show the numbers of tokens, the speed and the seed
-/clear           forget the conversation
-/help            show this list
-/exit            leave (also Ctrl-D)
+    R"(/load FILE         read a document; it goes in front of your next question
+/retry             answer the last message again
+/save FILE         save the conversation and the documents read for it
+/open FILE         continue a saved conversation, or ask about a document of riffle read
+/result NAME TEXT  give the result of a call that the model has written (--tools)
+/system TEXT       set the system message; without TEXT: remove it
+/think [LEVEL]     reasoning: on, off, low, medium or high; without LEVEL: show the setting
+/set NAME VALUE    change temp, top-k, top-p, min-p, seed, max-tokens, ...; without both: show them
+/stats             show the numbers of tokens, the speed and the seed
+/clear             forget the conversation
+/help              show this list
+/exit              leave (also Ctrl-D)
 """ begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
 one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves,
 unless something is unsaved.)";
@@ -32,6 +34,7 @@ unless something is unsaved.)";
 namespace {
 namespace fs = std::filesystem;
 
+constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 constexpr std::string_view kWithPath[] = {"/load ", "/open ", "/save "};
 constexpr std::string_view kSet = "/set ", kThink = "/think ";
 
@@ -103,6 +106,33 @@ void set_seed(CommonOptions& options, const std::string& value) {
   options.options.set("seed", seed);
 }
 
+// Reads the next line of a message. Ctrl-C drops the message and does not leave the chat.
+LineEditor::Got read_more(LineEditor& editor, std::string& line) {
+  const LineEditor::Got got = editor.read("| ", line);
+  return got == LineEditor::Got::INTERRUPTED_EMPTY && editor.interactive()
+             ? LineEditor::Got::INTERRUPTED_TEXT
+             : got;
+}
+
+// text begins with the opening quotes. Reads up to the closing ones, and leaves the text between
+// them in `text`.
+LineEditor::Got read_quoted(LineEditor& editor, std::string& text) {
+  text.erase(0, kQuotes.size());
+  while (!text.ends_with(kQuotes)) {
+    std::string more;
+    const LineEditor::Got got = read_more(editor, more);
+    if (got == LineEditor::Got::END)
+      throw Exit(
+          EXIT_RUN,
+          "the input ended in a message that begins with \"\"\", expected \"\"\" at its end");
+    if (got != LineEditor::Got::LINE) return got;
+    text += (text.empty() ? "" : "\n") + more;
+  }
+  text.resize(text.size() - kQuotes.size());
+  if (text.ends_with('\n')) text.pop_back();
+  return LineEditor::Got::LINE;
+}
+
 std::string setting_names() {
   std::string names;
   for (const SettingRow* s : answer_settings()) names += s->name + ", ";
@@ -112,9 +142,9 @@ std::string setting_names() {
 }  // namespace
 
 const std::vector<std::string>& chat_commands() {
-  static const std::vector<std::string> commands = {"/clear", "/exit",   "/help", "/load",
-                                                    "/open",  "/retry",  "/save", "/set",
-                                                    "/stats", "/system", "/think"};
+  static const std::vector<std::string> commands = {"/clear", "/exit",   "/help",   "/load",
+                                                    "/open",  "/result", "/retry",  "/save",
+                                                    "/set",   "/stats",  "/system", "/think"};
   return commands;
 }
 
@@ -127,6 +157,44 @@ std::string typed_path(const std::string& text) {
   const std::string path = with_home(text);
   std::error_code error;
   return fs::exists(path, error) ? path : without_backslashes(path);
+}
+
+std::string named_path(const std::string& command, const std::string& typed) {
+  const std::string path = typed_path(typed);
+  if (path.empty())
+    throw Exit(EXIT_RUN, command + ": found no file name, expected one after the command");
+  return path;
+}
+
+std::string real_path(const std::string& path) {
+  std::error_code error;
+  const fs::path target = link_target(fs::absolute(path, error));
+  if (target.empty()) return path;
+  // weakly_canonical by itself does not follow a link to a missing file.
+  const fs::path real = fs::weakly_canonical(target, error);
+  return error ? path : real.string();
+}
+
+ChatInput read_chat_input(LineEditor& editor) {
+  ChatInput input{};
+  std::string& text = input.text;
+  input.got = editor.read("> ", text);
+  if (input.got != LineEditor::Got::LINE) return input;
+  if (text.starts_with(kQuotes)) {
+    input.got = read_quoted(editor, text);
+    return input;
+  }
+  input.is_command = text.starts_with('/') && text.find('\n') == text.npos;
+  while (!text.empty() && text.back() == '\\') {
+    text.back() = '\n';
+    std::string more;
+    input.got = read_more(editor, more);
+    text += more;
+    if (input.got == LineEditor::Got::END) input.got = LineEditor::Got::LINE;
+    else if (input.got == LineEditor::Got::LINE) continue;
+    return input;
+  }
+  return input;
 }
 
 Completion complete_chat(const std::string& before_cursor) {

@@ -20,6 +20,21 @@ const std::vector<std::string>& chat_commands();
 // character, unless there is a file whose name holds the backslash. Blanks need no quotes.
 std::string typed_path(const std::string& text);
 
+// Returns the path that the user typed after a command. Throws Exit if there is none.
+std::string named_path(const std::string& command, const std::string& typed);
+// Returns a path without links, the same before and after the file exists.
+std::string real_path(const std::string& path);
+
+// A message, or a command with its "/".
+struct ChatInput {
+  LineEditor::Got got;
+  std::string text;
+  bool is_command = false;  // false for text that was pasted with line breaks or was in quotes
+};
+// Reads the next message or command, of one line or more. Throws Exit if the input ends in a
+// message in quotes.
+ChatInput read_chat_input(LineEditor& editor);
+
 // Returns completions of this text: commands after "/", paths after "/load ", names after "/set ".
 // For LineEditor.
 Completion complete_chat(const std::string& before_cursor);

@@ -130,6 +130,8 @@ Model load_model(CommonOptions& options) {
                    options.model_path +
                    " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
+    // The name is known, but the model's vocabulary lacks a token of that format.
+    if (std::string_view(err).starts_with("--chat-template")) throw Exit(EXIT_USAGE, err);
     const bool model = (status == RIFFLE_IO || status == RIFFLE_BAD_MODEL) &&
                        !std::strstr(err, "Git LFS");  // also for a file in a folder
     if (const std::string what = model ? wrong_model(options.model_path) : ""; !what.empty())
@@ -280,40 +282,22 @@ std::string token_bytes(riffle_model* model, int32_t token) {
   });
 }
 
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  localtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
-  return text;
-}
-
-ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       const Thinking& thinking) {
-  std::vector<riffle_message> list;
-  size_t guess = 64;
-  for (const Message& m : messages) {
-    check_no_nul("the message", m.content);
-    list.push_back(
-        {m.role.c_str(), m.content.c_str(), m.reasoning.empty() ? nullptr : m.reasoning.c_str()});
-    guess += m.content.size() + 16;
+Json parse_json(std::string_view text) {
+  constexpr int kMaxNesting = 256;  // the limits of requests and of their schemas are smaller
+  if (const int64_t at = riffle_utf8_error(text.data(), text.size()); at >= 0)
+    throw std::runtime_error(
+        text_of("byte %lld is not valid UTF-8", static_cast<long long>(at) + 1));
+  try {
+    return Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
+      if (depth > kMaxNesting)
+        throw std::runtime_error(text_of("nested deeper than %d levels", kMaxNesting));
+      return true;
+    });
+  } catch (const Json::parse_error& e) {
+    throw std::runtime_error(text_of("not valid JSON at byte %zu", e.byte));
+  } catch (const Json::exception&) {
+    throw std::runtime_error("it has a number out of range");
   }
-  Options options;
-  options.set("thinking", thinking.enabled);
-  options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
-  options.set("date", today());
-  ChatPrompt prompt;
-  prompt.tokens = fill_buffer<std::vector<int32_t>>(
-      model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
-        return riffle_chat_prompt(model, list.data(), list.size(), options.get(), out, capacity, n,
-                                  &prompt.in_reasoning);
-      });
-  return prompt;
-}
-
-std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
-  return chat_prompt(model, messages, {}).tokens;
 }
 
 std::string with_document(std::string document, std::string_view question) {

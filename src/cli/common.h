@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/args.h"
+#include "cli/conversation.h"
 #include "cli/text.h"
 #include "riffle.h"
 #include "riffle_batch.h"
@@ -111,21 +112,11 @@ std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32
 std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens);
 std::string token_bytes(riffle_model* model, int32_t token);
 
-struct Message {
-  std::string role, content;
-  std::string reasoning = {};  // an assistant's reasoning; "": none
-};
-std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages);
-struct ChatPrompt {
-  std::vector<int32_t> tokens;
-  bool in_reasoning = false;  // the chat template has begun the model's reasoning
-};
-std::string today();  // the local date: "2026-11-23"
-ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       const Thinking& thinking);
-
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();
+
+// Parses a text that is untrusted. Throws std::runtime_error with the reason.
+Json parse_json(std::string_view text);
 
 // Joins a document and a question into one message.
 std::string with_document(std::string document, std::string_view question);

@@ -70,9 +70,4 @@ Grammar make_grammar(riffle_model* model, const GrammarText& grammar) {
   return Grammar(made);
 }
 
-const char* reasoning_of(bool message, bool in_reasoning, const Thinking& thinking) {
-  if (in_reasoning) return "begun";
-  return message && thinking.enabled != "off" ? "allowed" : "none";
-}
-
 }  // namespace riffle::cli

@@ -28,8 +28,4 @@ GrammarText read_grammar(const GrammarFlags& flags);
 // Compiles the grammar; null if no flag was given. Throws Exit: EXIT_USAGE if the text is wrong.
 Grammar make_grammar(riffle_model* model, const GrammarText& grammar);
 
-// Returns whether an answer may begin with reasoning, before the part that the grammar constrains.
-// message: the prompt was formed by a chat template.
-const char* reasoning_of(bool message, bool in_reasoning, const Thinking& thinking);
-
 }  // namespace riffle::cli

@@ -417,22 +417,24 @@ int info_main(InfoOptions& o) {
   if (is_file) name = o.common.model_path;
   const Facts info = model_info(model.get());
   std::optional<Planned> planned;
-  if (o.plan) planned = plan_for(model.get(), o.common.options);
+  // Values that this machine or the model does not support are refused without --plan too.
+  const bool asks = settings_json("context", o.common.options) != settings_json("context", {});
+  if (o.plan || asks) planned = plan_for(model.get(), o.common.options);
   if (o.common.json) {
     Json out = {{"path", is_file ? Json(o.common.model_path) : Json(nullptr)}};
     out.update(info_json(info));
     const TokenizerFacts tokenizer = tokenizer_of(model.get(), info);
     out["tokenizer"] = {
         {"kind", tokenizer.kind}, {"n_pieces", tokenizer.n_pieces}, {"end_ids", tokenizer.end_ids}};
-    if (planned) out["plan"] = plan_json(planned->plan, planned->status, planned->error);
+    if (o.plan) out["plan"] = plan_json(planned->plan, planned->status, planned->error);
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    print_info(model.get(), name, planned ? "" : gpu_text(model.get(), o.common.options));
-    if (planned) write_out("\n");
-    if (planned) print_plan(planned->plan);
+    print_info(model.get(), name, o.plan ? "" : gpu_text(model.get(), o.common.options));
+    if (o.plan) write_out("\n");
+    if (o.plan) print_plan(planned->plan);
   }
-  if (planned && planned->status != RIFFLE_OK) throw Exit(EXIT_MEMORY, planned->error);
+  if (o.plan && planned->status != RIFFLE_OK) throw Exit(EXIT_MEMORY, planned->error);
   return EXIT_OK;
 }
 

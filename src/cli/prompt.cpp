@@ -201,12 +201,16 @@ void check_length(riffle_model* model, const std::string& text, const Options& o
 }
 
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
-                           bool message, const Thinking& thinking) {
+                           bool message, const Thinking& thinking, const Options& answer) {
   if (!message) return {tokenize(model, text, RIFFLE_TOKENIZE_BOS)};
   std::vector<Message> messages;
   if (!system.empty()) messages.push_back({"system", system});
   messages.push_back({"user", text});
-  return chat_prompt(model, messages, thinking);
+  return chat_prompt(model, messages, thinking, answer);
+}
+
+void say_fitted(const ChatPrompt& prompt, bool quiet) {
+  if (!prompt.fitted.empty()) notice(quiet, "[%s]", fitted_text(prompt.fitted));
 }
 
 }  // namespace riffle::cli

@@ -60,7 +60,10 @@ bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_m
 // Throws Exit if a long text certainly has more tokens than the context of these options holds, so
 // that the user does not wait until all of it is tokenised.
 void check_length(riffle_model* model, const std::string& text, const Options& options);
+// answer: options of the answer.
 ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
-                           bool message, const Thinking& thinking);
+                           bool message, const Thinking& thinking, const Options& answer = {});
+// Prints one line on stderr, unless quiet, if the conversation was changed for the chat template.
+void say_fitted(const ChatPrompt& prompt, bool quiet);
 
 }  // namespace riffle::cli

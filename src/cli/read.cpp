@@ -56,7 +56,9 @@ int read_main(ReadOptions& o) {
   check_length(model.get(), text.document, o.common.options);
   text.system = o.message.system;
   text.message = is_message(o.message, o.common, model.get());
-  const std::vector<int32_t> tokens = document_tokens(model.get(), text, o.common.thinking);
+  const ChatPrompt prompt = document_prompt(model.get(), text, o.common.thinking);
+  say_fitted(prompt, o.common.quiet);
+  const std::vector<int32_t>& tokens = prompt.tokens;
   if (tokens.empty()) throw Exit(EXIT_RUN, "the prompt does not begin with the document");
   Context context = create_context(model.get(), o.common.options, o.common.quiet);
   InterruptGuard guard(context.get());

@@ -2,19 +2,11 @@
 
 #include <unistd.h>
 
-#include <new>
+#include <nlohmann/json.hpp>
 
 #include "cli/standard_streams.h"
 
 namespace riffle::cli {
-
-AnswerParts answer_parts(riffle_model* model, bool in_reasoning) {
-  char err[512];
-  riffle_answer* made = nullptr;
-  const riffle_status status = riffle_answer_create(model, in_reasoning, &made, err, sizeof err);
-  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
-  return AnswerParts(made);
-}
 
 ReasoningView::ReasoningView(bool quiet)
     : shown_(!quiet && is_terminal(STDERR_FILENO)), color_(color_ok(STDERR_FILENO)) {}
@@ -34,20 +26,21 @@ void ReasoningView::end() {
   std::fflush(stderr);
 }
 
-// token: null: the answer has ended.
-void StreamedAnswer::put(const riffle_token* token) {
-  riffle_answer_part part{};
-  if (!parts_) {
-    if (token) part = {nullptr, 0, token->text, token->text_len};
-  } else if (riffle_answer_token(parts_.get(), token, &part) != RIFFLE_OK) {
-    throw std::bad_alloc();
-  }
-  reasoning.append(part.reasoning ? part.reasoning : "", part.reasoning_len);
-  view_.show({part.reasoning, part.reasoning_len});
-  if (part.content_len == 0) return;
+void StreamedAnswer::put(std::string_view more_reasoning, std::string_view more_text) {
+  reasoning += more_reasoning;
+  view_.show(more_reasoning);
+  if (more_text.empty()) return;
   view_.end();
-  text.append(part.content, part.content_len);
-  if (stream_) write_out({part.content, part.content_len});
+  text += more_text;
+  if (stream_) write_out(more_text);
+}
+
+// Calls are collected when they are whole.
+void StreamedAnswer::put_chunk(const riffle_json& chunk) {
+  if (!chunk.data) return;
+  const Json json = Json::parse(chunk.data, chunk.data + chunk.len);
+  const Json& delta = json.at("choices").at(0).at("delta");
+  put(delta.value("reasoning_content", ""), delta.value("content", ""));
 }
 
 bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
@@ -57,16 +50,30 @@ bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
       if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
       a.tokens.push_back(token->id);
     }
-    a.put(token);
-    return true;
+    riffle_json chunk{};
+    if (!a.request_) a.put("", {token->text, token->text_len});
+    else if (riffle_request_token(a.request_, 0, token, &chunk) == RIFFLE_OK) a.put_chunk(chunk);
+    else a.error = riffle_request_error(a.request_);
+    return a.error.empty();
   } catch (const std::exception& e) {
     a.error = e.what();
     return false;
   }
 }
 
-void StreamedAnswer::finish() {
-  put(nullptr);
+void StreamedAnswer::finish(const riffle_result& result) {
+  if (request_) {
+    riffle_json chunk{};
+    if (riffle_request_end(request_, 0, &result, 0, &chunk) != RIFFLE_OK)
+      throw Exit(EXIT_RUN, riffle_request_error(request_));
+    put_chunk(chunk);
+    tool_error = Facts(riffle_request_answer(request_, 0)).text("tool_error");
+    riffle_tool_call call{};
+    for (size_t i = 0; riffle_request_call(request_, 0, i, &call); ++i) {
+      if (*call.error) broken.push_back(std::string(call.name) + " " + call.arguments);
+      else calls.push_back({call.id, call.name, call.arguments});
+    }
+  }
   view_.end();
 }
 

@@ -14,13 +14,6 @@
 
 namespace riffle::cli {
 
-struct AnswerDeleter {
-  void operator()(riffle_answer* p) const { riffle_answer_free(p); }
-};
-using AnswerParts = std::unique_ptr<riffle_answer, AnswerDeleter>;
-// Makes the splitter of an answer to a conversation. Throws Exit.
-AnswerParts answer_parts(riffle_model* model, bool in_reasoning);
-
 // Shows reasoning on stderr if that is a terminal, dimmed if colours are on.
 class ReasoningView {
  public:
@@ -39,22 +32,27 @@ class ReasoningView {
 // or kept for JSON.
 struct StreamedAnswer {
   std::string text, reasoning;
+  std::vector<ToolCall> calls;  // whole calls, after finish()
+  std::string tool_error;       // "", or the place of the first call that the model wrote wrongly
+  std::vector<std::string> broken;  // text of the calls that are not whole
   std::vector<int32_t> tokens;
   std::chrono::steady_clock::time_point first{};  // when the first token arrived
   std::string error;                              // error while it was handled; "": none
 
-  // parts: null: the answer is one text.
-  StreamedAnswer(AnswerParts parts, bool stream, bool quiet)
-      : stream_(stream), parts_(std::move(parts)), view_(quiet || !stream) {}
+  // request: of the conversation, which must outlive this; null: the answer is one text.
+  StreamedAnswer(riffle_request* request, bool stream, bool quiet)
+      : stream_(stream), request_(request), view_(quiet || !stream) {}
   // A riffle_token_fn; self is a StreamedAnswer.
   static bool on_token(void* self, size_t, const riffle_token* token);
-  void finish();  // prints the text that was held back
+  // Prints the text that was held back, and collects the calls of tools.
+  void finish(const riffle_result& result);
 
  private:
-  void put(const riffle_token* token);
+  void put_chunk(const riffle_json& chunk);
+  void put(std::string_view more_reasoning, std::string_view more_text);
 
   bool stream_;
-  AnswerParts parts_;
+  riffle_request* request_;
   ReasoningView view_;
 };
 

@@ -71,11 +71,11 @@ std::string read_kept_document(const RunOptions& o, SavedText text, riffle_conte
 }
 
 // Returns the options of the answer.
-Options answer_options(const RunOptions& o, bool message) {
+Options answer_options(const RunOptions& o, const riffle_grammar* grammar) {
   Options answer = o.common.options;
   answer.set("seed", o.common.seed ? *o.common.seed : riffle_random_seed());
   answer.set("ignore-eos", o.ignore_eos);
-  answer.set("trim-start", message);
+  answer.set_grammar(grammar);
   answer.set_stop(o.stop);
   return answer;
 }
@@ -161,7 +161,7 @@ std::string read_document(const RunOptions& o, const Question& q, riffle_model* 
   const SavedText text =
       q.file ? q.file->text()
              : SavedText{.message = q.message, .document = q.parts.document, .system = q.system};
-  const std::vector<int32_t> of_document = document_tokens(model, text, o.common.thinking);
+  const std::vector<int32_t> of_document = document_prompt(model, text, o.common.thinking).tokens;
   const std::vector<int32_t> held = q.file ? q.file->tokens() : std::vector<int32_t>();
   // With another chat template than the file's, the tokens differ: they are read for this answer
   // only.
@@ -246,8 +246,9 @@ int run_main(RunOptions& o) {
   const Grammar grammar = make_grammar(model.get(), grammar_text);
   say_unread_input(o.prompt, quiet);
   complete(q, o, model.get());
+  const Options g = answer_options(o, grammar.get());
   const auto form = [&] {
-    return question_prompt(model.get(), q.system, q.prompt, q.message, o.common.thinking);
+    return question_prompt(model.get(), q.system, q.prompt, q.message, o.common.thinking, g);
   };
   ChatPrompt formed;
   if (!q.file) formed = form();
@@ -267,22 +268,20 @@ int run_main(RunOptions& o) {
     const std::vector<int32_t> held = q.file->tokens();
     say_read_again(o.session, held, held.size(), session.get(), formed.tokens, quiet);
   }
-  const auto& [tokens, in_reasoning] = formed;
+  say_fitted(formed, quiet);
+  const std::vector<int32_t>& tokens = formed.tokens;
   times.ready = Clock::now();
   const std::string stopped =
       read_document(o, q, model.get(), context.get(), session.get(), tokens);
   const bool read = stopped.empty() && read_prompt(o, context.get(), session.get(), tokens);
-  Options g = answer_options(o, q.message);
-  g.set_grammar(grammar.get());
-  g.set("reasoning", reasoning_of(q.message, in_reasoning, o.common.thinking));
-  StreamedAnswer answer(q.message ? answer_parts(model.get(), in_reasoning) : nullptr,
-                        !o.common.json, quiet);
+  StreamedAnswer answer(formed.request.get(), !o.common.json, quiet);
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;
   if (read)
-    check(riffle_generate(session.get(), g.get(), StreamedAnswer::on_token, &answer, &result),
+    check(riffle_generate(session.get(), formed.options(g), StreamedAnswer::on_token, &answer,
+                          &result),
           context.get());
-  answer.finish();
+  answer.finish(result);
   times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   // Also in a pipe, like ollama run and llama-cli, so that files and loops get whole lines.

@@ -16,6 +16,7 @@ struct SavedText {
   // Number of tokens of a document, if the session holds only its beginning. 0: it holds all.
   size_t all_tokens = 0;
   std::vector<Message> messages = {};  // messages of a chat
+  Tools tools = {};                    // tools of a chat; name: the file that holds this text
 };
 
 std::string packed(const SavedText& text);

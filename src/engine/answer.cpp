@@ -18,6 +18,14 @@ void check_generate_options(const GenerateOptions& o) {
     if (o.stop[i].empty()) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
 }
 
+void require_room(const GenerateOptions& o, size_t n_tokens, int64_t n_ctx) {
+  const int64_t all = static_cast<int64_t>(n_tokens) + o.max_tokens;
+  if (!o.max_tokens_asked || all <= n_ctx) return;
+  fail(RIFFLE_CONTEXT_FULL,
+       "the prompt has %zu tokens and max_tokens is %d, together %lld, but the context holds %lld",
+       n_tokens, o.max_tokens, static_cast<long long>(all), static_cast<long long>(n_ctx));
+}
+
 Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int32_t> prompt)
     : config_(&model.config),
       n_ids_(drawable_ids(model)),

@@ -27,6 +27,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (!sequences[i]->logits.any())
       fail(RIFFLE_BAD_ARGUMENT, "session %zu has no logits: prefill it before generating", i);
+    require_room(options[i], sequences[i]->tokens.size(), engine.n_ctx());
     answers.emplace_back(engine.model(), options[i], sequences[i]->tokens);
     Engine::drop_ahead(*sequences[i]);
     proposers.push_back(make_proposer(engine.lookup()));

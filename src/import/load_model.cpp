@@ -208,6 +208,7 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
   fold_logit_scale(&draft);
   ModelParts& parts = draft.parts;
   parts.chat = std::move(chat);
+  if (parts.chat && parts.tokenizer) parts.chat->check_vocabulary(*parts.tokenizer);
   if (!parts.chat) take_own_template(&parts);
   if (parts.chat) {
     for (const int32_t id : parts.chat->end_ids(*parts.tokenizer)) add_end_token(id, &draft.config);

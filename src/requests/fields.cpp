@@ -94,7 +94,8 @@ void read_model(const Fields& f, const std::string& field, const Json& value, Bo
   body.request.model = f.text(field, value);
   if (body.request.model.size() > kMaxNameBytes)
     f.fail(kWrongValue, field,
-           format("field %s is longer than %zu bytes", field.c_str(), kMaxNameBytes));
+           format("field %s is longer than %zu bytes, expected %zu at most", field.c_str(),
+                  kMaxNameBytes, kMaxNameBytes));
 }
 
 void read_max_tokens(const Fields& f, const std::string& field, const Json& value, Body& body) {
@@ -102,6 +103,7 @@ void read_max_tokens(const Fields& f, const std::string& field, const Json& valu
     f.fail(kWrongValue, field,
            "fields body.max_tokens and body.max_completion_tokens are both given, expected one");
   body.request.answer.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
+  body.request.answer.max_tokens_asked = true;
 }
 
 void set_sampling(const Fields& f, const std::string& field, const Json& value, Body& body,
@@ -259,7 +261,10 @@ void read_template_kwargs(const Fields& f, const std::string& field, const Json&
   for (const Json::Member* const m : members_by_key(value)) {
     const auto& [key, one] = *m;
     if (key != "enable_thinking" && key != "reasoning_effort")
-      f.fail(kUnsupported, field, "field " + field + "." + shown(key) + " is not supported");
+      f.fail(kUnsupported, field,
+             "field " + field + "." + shown(key) +
+                 " is not supported, expected enable_thinking or "
+                 "reasoning_effort");
     read_template_variable(f, field + "." + key, key, one, body);
   }
 }

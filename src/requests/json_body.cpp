@@ -41,10 +41,12 @@ std::string short_path(const std::string& path) {
 
 [[noreturn]] void refuse(const JsonError& e) {
   if (e.kind == JsonError::KEY_TWICE)
-    throw Refused(kBadJson, "", "field " + quoted(short_path(e.path)) + " is given twice");
+    throw Refused(kBadJson, "",
+                  "field " + quoted(short_path(e.path)) + " is given twice, expected it once");
   if (e.kind == JsonError::NUMBER_TOO_LARGE)
     throw Refused(kBadJson, "",
-                  "field " + quoted(short_path(e.path)) + " is a number out of range");
+                  "field " + quoted(short_path(e.path)) +
+                      " is a number out of range, expected one that a double holds");
   // The parser's message ends with the input that it read last, which may contain any text.
   const std::string_view what = e.text;
   const bool half = what.substr(0, what.find("; last read")).find("surrogate") != what.npos;
@@ -97,10 +99,12 @@ Json parse_object(std::string_view text, std::string* custom_id) {
   const Shape shape = shape_of(text);
   if (shape.depth > kMaxNesting)
     throw Refused(kTooDeep, "",
-                  format("nested deeper than %d levels, expected at most that many", kMaxNesting));
+                  format("the text is nested deeper than %d levels, expected %d at most",
+                         kMaxNesting, kMaxNesting));
   if (shape.values > kMaxValues)
     throw Refused(kTooManyValues, "",
-                  format("holds more than %zu values, expected at most that many", kMaxValues));
+                  format("the text holds more than %zu values, expected %zu at most", kMaxValues,
+                         kMaxValues));
   Json json;
   std::optional<JsonError> error;
   try {
@@ -116,7 +120,8 @@ Json parse_object(std::string_view text, std::string* custom_id) {
     refuse(*error);
   }
   if (!json.is_object())
-    throw Refused(kBadJson, "", std::string("is ") + json.type_name() + ", expected an object");
+    throw Refused(kBadJson, "",
+                  std::string("the text is a JSON ") + json.type_name() + ", expected an object");
   return json;
 }
 
@@ -164,7 +169,8 @@ std::string Fields::text(const std::string& field, const Json& value) const {
 std::string Fields::plain_text(const std::string& field, const Json& value) const {
   std::string out = text(field, value);
   if (out.find('\0') != out.npos)
-    fail(kWrongValue, field, "field " + field + " holds a NUL character");
+    fail(kWrongValue, field,
+         "field " + field + " holds a NUL character, expected text without one");
   return out;
 }
 

@@ -101,10 +101,12 @@ ChatMessage parse_message(const Fields& f, const std::string& at, const Json& ob
                                                                                  : nullptr;
   if (only)
     f.fail(kWrongValue, at + only,
-           "field " + at + only + " is given, but the role is " + message.role);
+           "field " + at + only + " is given with the role " + message.role +
+               ", expected it with " + (message.calls.empty() ? "tool" : "assistant"));
   if (!message.reasoning.empty() && message.role != "assistant")
     f.fail(kWrongValue, at + ".reasoning_content",
-           "field " + at + ".reasoning_content is given, but the role is not assistant");
+           "field " + at + ".reasoning_content is given with the role " + message.role +
+               ", expected it with assistant");
   return message;
 }
 

@@ -23,12 +23,14 @@ constexpr FieldUse kLineFields[] = {{"custom_id", Use::HONOURED},
 void check_id(const Fields& f, const Json& line) {
   const char* const field = "custom_id";
   const Json* const id = line.find(field);
-  if (!id) f.fail(kMissingId, field, "field custom_id is missing");
+  if (!id) f.fail(kMissingId, field, "field custom_id is missing, expected a string");
   if (!id->is_string() || id->string().empty())
     f.fail(kMissingId, field,
            "field custom_id is empty or not a string, expected a string with text");
   if (id->string().size() > kMaxNameBytes)
-    f.fail(kMissingId, field, format("field custom_id is longer than %zu bytes", kMaxNameBytes));
+    f.fail(kMissingId, field,
+           format("field custom_id is longer than %zu bytes, expected %zu at most", kMaxNameBytes,
+                  kMaxNameBytes));
 }
 
 // Runs first: other checks would report fields as unknown that are in the line itself instead of in
@@ -68,7 +70,8 @@ bool parse_line(const Fields& f, const Json& line, Request* r) {
   const bool seeded = parse_body(f, *body, *r);
   if (!url.empty() && is_one_of(kChat, url) != r->chat)
     f.fail(kWrongValue, "url",
-           "field url is " + url + " but the body has " + (r->chat ? "messages" : "a prompt"));
+           "field url is " + url + " and the body has " + (r->chat ? "messages" : "a prompt") +
+               ", expected both of one kind");
   return seeded;
 }
 

@@ -75,6 +75,7 @@ Tool parse_tool(const Fields& f, const std::string& at, const Json& object) {
 
 void read_tools(const Fields& f, const std::string& field, const Json& value, ToolUse* tools) {
   if (!value.is_array()) f.wrong(field, value, "a list of tools");
+  tools->given = true;
   if (value.size() > kMostTools)
     f.fail(kWrongValue, field,
            format("field %s has %zu tools, expected %zu at most", field.c_str(), value.size(),
@@ -111,7 +112,8 @@ void check_tools(const Fields& f, const Request& r) {
   const bool must = tools.choice == ToolUse::REQUIRED || tools.choice == ToolUse::NAMED;
   if (must && tools.tools.empty())
     f.fail(kMissing, "body.tools",
-           "field body.tools is missing, expected it with body.tool_choice");
+           std::string("field body.tools is ") + (tools.given ? "an empty list" : "missing") +
+               ", expected tools with this body.tool_choice");
   if (tools.choice == ToolUse::NAMED && !tools.find(tools.named))
     f.fail(kWrongValue, "body.tool_choice",
            "field body.tool_choice.function.name is " + shown(tools.named) +

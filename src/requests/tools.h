@@ -16,6 +16,7 @@ struct Tool {
 
 struct ToolUse {
   std::vector<Tool> tools;
+  bool given = false;  // the request has the field, which may be an empty list
   enum Choice { AUTO, NONE, REQUIRED, NAMED } choice = AUTO;
   std::string named;     // NAMED: the function
   bool parallel = true;  // the answer may have several calls

@@ -251,7 +251,10 @@ constexpr Setting kSchedulerRows[] = {
 
 constexpr Setting kModelRows[] = {
     {.id = "model.weights", .offset = offsetof(ModelOptions, weights), .type = kText},
-    {.id = "model.chat_template", .offset = offsetof(ModelOptions, chat_template), .type = kText},
+    {.id = "model.chat_template",
+     .offset = offsetof(ModelOptions, chat_template),
+     .type = kText,
+     .flag = "--chat-template"},
 };
 
 constexpr Setting kChatRows[] = {

@@ -467,6 +467,20 @@ def choices(_):
         check(r.code == 2 and bad[0].encode() in r.err, " ".join(bad) + " is refused", r)
 
 
+def limits(_):
+    """The max_tokens of a line has to fit the context; that of a flag only ends the answer."""
+    long = words(1980)
+    lines = [prompt("fits", long, max_tokens=8), prompt("asked", long, max_tokens=2000), prompt("flag", long, max_tokens=None)]
+    r = batch(lines, "-n", "2000")
+    fits, asked, flag = r.records
+    size = fits["response"]["body"]["usage"]["prompt_tokens"]
+    check(r.code == 6 and asked["error"] and asked["error"]["code"] == "too_long"
+          and f"the prompt has {size} tokens and max_tokens is 2000, together {size + 2000}, but the context holds 2048" in asked["error"]["message"],
+          "max_tokens that cannot fit is refused with all numbers", asked)
+    choice, usage = flag["response"]["body"]["choices"][0], flag["response"]["body"]["usage"]
+    check(choice["finish_reason"] == "length" and 2048 <= usage["total_tokens"] <= 2049, "-n ends at the context's end", flag)
+
+
 def openai_types(_):
     """The openai package accepts the records, and no field of its requests is unknown."""
     try:
@@ -604,5 +618,5 @@ def manual(_):
           {n: (said[n], v) for n, v in values.items() if said[n] != v})
 
 
-main(manual, probes, wordings, ignore_unknown, prompts, conversations, documented, choices, openai_types,
+main(manual, probes, wordings, ignore_unknown, prompts, conversations, documented, choices, limits, openai_types,
      errors_file)

@@ -117,6 +117,8 @@ BAD = {
     "a url of the other kind": (request("b34", {"prompt": "a"}, url="/v1/chat/completions"), "bad_request", ["url"],
                                 "b34"),
     "a prompt longer than the context": (prompt("b35", words(4000)), "too_long", ["2048"], "b35"),
+    "max_tokens beyond the context": (prompt("b39", "a", max_tokens=2047), "too_long",
+                                      ["the prompt has 2 tokens and max_tokens is 2047, together 2049", "holds 2048"], "b39"),
     "a megabyte of prompt": (prompt("b36", words(300000)), "too_long", [], "b36"),
     "a line beyond all bounds": (b'{"custom_id":"x","body":{"prompt":"' + b"a" * (65 << 20) + b'"}}', "line_too_long",
                                  [], None),

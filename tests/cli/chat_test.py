@@ -124,7 +124,16 @@ def commands(folder):
     check(r.code == 1 and b"found 'hard', expected on, off, low, medium or high" in r.err, "/think with another word", r)
 
     r = riffle(*args, stdin=b"/system You are a pirate.\nHello.\n")
-    check(r.code == 1 and r.out == first and b"does not print system messages" in r.err, "/system is refused where the template has none", r)
+    moved = answer("Hello.", "--system", "You are a pirate.")
+    check(r.code == 0 and r.out == moved != first and r.out == answer("You are a pirate.\n\nHello."),
+          "/system goes into the user's message where the template has none, as in run", (str(r), moved))
+    r = riffle(*args[:-1], "--system", "You are a pirate.", stdin=b"Hello.\nHello.\n")
+    check(r.out.startswith(moved) and r.err.count(b"[system messages became user messages; ") == 1, "which is said once", r)
+    for more, said in ((["--seed", "7"], True), ([], True), (["--temp", "0"], False)):
+        r = riffle("chat", "-n", "2", *SMALL, *more, stdin=b"Hello.\n")
+        seeds = re.findall(rb"^\[seed (\d+)\]$", r.err, re.M)
+        again = riffle("chat", "-n", "2", *SMALL, *(["--seed", seeds[0].decode()] if said and seeds else more), stdin=b"Hello.\n")
+        check(r.code == 0 and len(seeds) == said and again.out == r.out, f"a pipe's chat tells its seed: {more}", r)
     vicuna = ["--chat-template", "vicuna"]
     r = riffle(*args, *vicuna, stdin=b"/system You are a pirate.\nHello.\n/clear\nHello.\n/system\n/clear\nHello.\n")
     pirate, plain = answer("Hello.", *vicuna, "--system", "You are a pirate."), answer("Hello.", *vicuna)
@@ -278,4 +287,124 @@ def thinking(folder):
         check(t.end() == 0, "a chat with reasoning ends", t.seen)
 
 
-main(through_a_pipe, recurrent_layers, errors, commands, on_a_terminal, typing, stopping, colours, thinking)
+def function(name, parameters):
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+# The grammar of its call leaves the model no choice except white space and the digit.
+DAYS = {"type": "object", "properties": {"days": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["days"], "additionalProperties": False}
+# A template that writes tools and calls as Hermes models do.
+CALLER = ("{% for m in messages %}[INST] {{ m.content or m.tool_calls[0].function|tojson }} [/INST]{% endfor %}"
+          "{% if tools %}<tool_call>{{ tools|tojson }}{% endif %}{##}")
+
+
+def tool_file(folder, name, data):
+    path = os.path.join(folder, name)
+    with open(path, "w") as f:
+        f.write(data if isinstance(data, str) else json.dumps(data))
+    return path
+
+
+def tools(folder):
+    """Calls of tools, and their results."""
+    model = with_template(folder, "caller.gguf", CALLER)
+    must = tool_file(folder, "must.json", {"tools": [function("weather", DAYS)], "tool_choice": "required",
+                                           "parallel_tool_calls": False})
+    chat = ["chat", "-m", model, "-n", "120", *GREEDY, *SMALL]
+    ask = [*chat, "--tools", must]
+    call = re.compile(rb'^/call weather (\{\s*"days":\s*\d\s*\})$', re.M)
+
+    r = riffle(*ask, stdin=b"Rain?\n")
+    found = call.findall(r.out)
+    check(r.code == 0 and r.out.count(b"\n") == 1 and len(found) == 1, "a call is a line of stdout", r)
+    body = {"messages": [{"role": "user", "content": "Rain?"}], "max_tokens": 120, "temperature": 0,
+            **json.load(open(must))}
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    batch = json.loads(riffle("batch", "-m", model, *SMALL, "-q", stdin=line.encode()).out)
+    message = batch["response"]["body"]["choices"][0]["message"]
+    wrote = message["tool_calls"][0]["function"]["arguments"]
+    check(json.loads(wrote) == json.loads(found[0]), "the same call as in batch", (wrote, found))
+
+    # The answer to a result: that of a batch with the call and its result in the messages.
+    r = riffle(*ask, "-q", stdin=b"Rain?\n/result weather 12 degrees\n")
+    body["messages"] += [{k: v for k, v in message.items() if v is not None},
+                         {"role": "tool", "content": "12 degrees", "tool_call_id": message["tool_calls"][0]["id"]}]
+    del body["tool_choice"]
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    batch = json.loads(riffle("batch", "-m", model, *SMALL, "-q", stdin=line.encode()).out)
+    said = batch["response"]["body"]["choices"][0]["message"]["content"]
+    answer = r.out[r.out.index(b"\n") + 1:].decode()
+    check(r.code == 0 and answer == said + "\n", "/result gives the result, and the model goes on", (str(r), said))
+
+    r = riffle(*ask, stdin=b"Rain?\nHello.\n/load x\n/result price 3\n/result weather\n/result weather 12\n/result weather 12\n")
+    errors = [e for e in r.err.split(b"\n") if e.startswith(b"riffle: ")]
+    wanted = (b"waits for its result: weather; /result NAME TEXT", b"waits for its result: weather; /result NAME TEXT",
+              b"/result: found 'price', expected a call that waits: weather", b"/result weather: found no result",
+              b"/result: no call waits for a result")
+    check(r.code == 1 and len(errors) == len(wanted) and all(w in e for w, e in zip(wanted, errors)),
+          "wrong turns while a call waits", errors)
+    r = riffle(*ask, stdin=b"Rain?\n/retry\n")
+    check(r.code == 0 and len(call.findall(r.out)) == 2, "/retry writes the call again", r)
+    r = riffle("chat", "-m", model, "-n", "36", *GREEDY, *SMALL, "--tools", must, stdin=b"Rain?\nHello.\n")
+    errors = [e for e in r.err.split(b"\n") if e.startswith(b"riffle: ")]
+    check(r.code == 1 and len(errors) == 2 and b"tool_calls[0]" in errors[0] and b"the answer ended" in errors[0]
+          and b"not kept" in errors[0] and b"/call" not in r.out, "a call that -n cut: an error, and the chat goes on", r)
+
+    kept, both = os.path.join(folder, "kept.kv"), b"Rain?\n/result weather 12 degrees\n"
+    a = riffle(*ask, "--session", kept, "-q", stdin=b"Rain?\n")
+    info = json.loads(riffle("info", kept, "--json").out)
+    b = riffle(*chat, "--session", kept, "-q", stdin=b"Hello.\n/result weather 12 degrees\n")
+    check(info["messages"] == 2 and a.out + b.out == riffle(*ask, "-q", stdin=both).out and b"waits" in b.err,
+          "a saved chat keeps its call, and its tools", (str(a), str(b)))
+    c = riffle(*chat, "--session", kept, "-q", stdin=b"/retry\n")
+    check(c.code == 0 and c.out == b.out, "and /retry answers the result again", (str(b), str(c)))
+    c = riffle(*chat, "--chat-template", "inst", "--session", kept, stdin=b"Hello.\n")
+    check(one_line_error(c, 1, "kept.kv: field tools is not supported: this model's chat template takes no tools"),
+          "nor with a template that takes none", c)
+
+    two = tool_file(folder, "two.json", {"tools": [function(n, {"type": "object", "properties": {}, "additionalProperties": False})
+                                                   for n in ("a", "b")], "tool_choice": "required"})
+    for seed in range(40):  # until the model calls twice
+        r = riffle(*chat[:chat.index("--temp")], *SMALL, "--temp", "3", "--tools", two, "--seed", str(seed), "-q", stdin=b"Go.\n")
+        names = re.findall(rb"^/call ([ab]) \{\s*\}$", r.out, re.M)
+        if r.code == 0 and len(names) == 2:
+            break
+    results = b"".join(b"/result %s 1\n" % n for n in names)
+    r = riffle(*chat[:chat.index("--temp")], *SMALL, "--temp", "3", "--tools", two, "--seed", str(seed), stdin=b"Go.\n" + results)
+    check(len(names) == 2 and b"[waiting for the result of %s]" % names[1] in r.err and r.out.count(b"\n") > 2,
+          "an answer comes when all calls have results", (names, str(r)))
+
+
+def tool_files(folder):
+    model = with_template(folder, "caller.gguf", CALLER)
+    fine = function("a", DAYS)
+
+    def refused(name, data, code, *say, using=model):
+        path = tool_file(folder, "tools.json", data)
+        r = riffle("chat", "-m", using, *GREEDY, *SMALL, "-n", "2", "--tools", path, stdin=b"Hi.\n")
+        check(one_line_error(r, code, *say), f"--tools: {name}", r)
+
+    at = "tools.json: "
+    refused("no JSON", "[", 2, at + "not valid JSON at byte 2, expected a list of tools")
+    refused("more than a list", '[],"seed":3', 2, at + "not valid JSON at byte 3")
+    refused("not UTF-8 or a number", "3", 2, at + "found a JSON number, expected a list of tools")
+    refused("an empty list", [], 2, at + "found no tools")
+    refused("an object without tools", {"a": 1}, 2, at + "found an object without the field tools")
+    refused("another field", {"tools": [fine], "seed": 3}, 2, at + 'found the field "seed", expected tools, tool_choice')
+    refused("a field of a tool", [fine, {"type": "function", "function": {}}], 2,
+            at + "field tools[1].function.name is missing")
+    refused("a field twice", '[{"type":"function","type":"function"}]', 2, at, "is given twice")
+    refused("a choice", {"tools": [fine], "tool_choice": {"type": "function", "function": {"name": "b"}}}, 2,
+            at + 'field tool_choice.function.name is "b", expected the name of a tool')
+    refused("a model without tools", [fine], 1,
+            at + "field tools is not supported: this model's chat template takes no tools", using=MODEL)
+    refused("... which must call", {"tools": [fine], "tool_choice": "required"}, 1, at + "field tools is not supported",
+            using=MODEL)
+    r = riffle("chat", "--tools", "/no/such.json", stdin=b"Hi.\n")
+    check(one_line_error(r, 1, "/no/such.json"), "--tools: no file", r)
+    r = riffle("chat", "--tools", tool_file(folder, "fine.json", [fine]), "--grammar", 'root ::= "a"', stdin=b"Hi.\n")
+    check(one_line_error(r, 2, "--grammar", "--tools"), "--tools and --grammar exclude each other", r)
+
+
+main(through_a_pipe, tools, tool_files, recurrent_layers, errors, commands, on_a_terminal, typing, stopping, colours, thinking)

@@ -190,4 +190,15 @@ def images(folder):
     check(one_line_error(r, 3, "config.json: model_type", '"llava"', '"gemma3"'), "another family with images", r)
 
 
-main(tokenizers, experts, families, buffers, threads, affinity, quota, mixes, images)
+def refused(_):
+    """Flags of a context are checked without --plan too."""
+    lacks = "avx2" if os.uname().machine == "aarch64" else "neon"
+    for more in ([], ["--json"], ["--plan"]):
+        r = riffle("info", "--isa", lacks, *more)
+        check(one_line_error(r, 1, f"--isa: found {lacks}, which this CPU lacks; expected one of auto"),
+              f"info --isa {lacks} {' '.join(more)}", r)
+    r = riffle("info", "--isa", "scalar")
+    check(r.code == 0 and b"memory plan" not in r.out, "info --isa scalar plans nothing", r)
+
+
+main(refused, tokenizers, experts, families, buffers, threads, affinity, quota, mixes, images)

@@ -27,10 +27,18 @@ def with_a_template(_):
     check(name == "own", "the model's own template is evaluated", name)
     r = riffle(*ASK, "--chat-template", "inst")
     check(r.out == chat.out, "a template by name", r)
+    r = riffle("chat", "--chat-template", "chatml", *SMALL, stdin=b"Hi.\n")
+    check(one_line_error(r, 2, "--chat-template: found chatml, whose control piece <|im_start|> the model's vocabulary "
+                               "lacks; expected one of llama2, inst, "), "a format whose tokens the model lacks, at the start", r)
     system = riffle(*ASK, "--system", "Be brief.")
     same = riffle(*ASK, "--system", "Be brief.", "--chat")
-    check(one_line_error(system, 1, "does not print system messages") and system.err == same.err,
-          "--system implies --chat; what the template drops is an error", (system, same))
+    joined = riffle(*ASK[:ASK.index("-p") + 1], "Be brief.\n\n" + ASK[ASK.index("-p") + 1],
+                    *ASK[ASK.index("-p") + 2:])
+    check(system.code == 0 and system.out == same.out == joined.out != chat.out
+          and b"[system messages became user messages; " in system.err
+          and b"became" not in joined.err,
+          "--system implies --chat; a template without system messages has it in the user's",
+          (str(system), str(same), str(joined)))
     for more in (["--chat"], ["--system", "x"], ["--chat-template", "inst"], ["--think"],
                  ["--no-think"]):
         r = riffle(*ASK, "--raw", *more)
@@ -62,7 +70,7 @@ def without(folder):
         r = riffle(*ASK, "-m", path, "--chat-template", "inst")
         check(r.out == riffle(*ASK).out and PLAIN not in r.err, "--chat-template gives it one", r)
     r = riffle(*ASK, "--chat-template", "chatml", "-q")
-    check(one_line_error(r, 1, "<|im_start|>"),
+    check(one_line_error(r, 2, "<|im_start|>"),
           "a template by name that the vocabulary lacks tokens for is an error", r)
 
 
@@ -125,7 +133,7 @@ def thinking(folder):
                          ({"chat_template_kwargs": {"x": 1}}, "kwargs.\"x\" is not supported"),
                          ({"chat_template_kwargs": {"enable_thinking": 1}}, "true or false"),
                          ({"messages": [dict(talk[0], reasoning_content="b")]},
-                          "role is not assistant"),
+                          "is given with the role user, expected it with assistant"),
                          ({"messages": [dict(talk[1], reasoning_content=5), talk[0]]},
                           "a string")):
         error = lines(**fields)["error"]

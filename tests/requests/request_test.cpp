@@ -112,10 +112,11 @@ TEST_CASE("a refusal names the field as OpenAI does", "[requests]") {
         "messages|invalid_value|field body.messages is given, expected body.prompt for a "
         "completion");
   CHECK(refusal("[") == "||not valid JSON at byte 2");
-  CHECK(refusal("{\"a\":1,\"a\":2}") == "||field \"a\" is given twice");
+  CHECK(refusal("{\"a\":1,\"a\":2}") == "||field \"a\" is given twice, expected it once");
+  CHECK(refusal("[]") == "||the text is a JSON array, expected an object");
   CHECK(refusal("{\"a\":\"\xff\"}") == "||byte 7 is not valid UTF-8");
   CHECK(refusal(std::string(1000, '[')) ==
-        "||nested deeper than 128 levels, expected at most that many");
+        "||the text is nested deeper than 128 levels, expected 128 at most");
   CHECK(refusal(with(R"("functions":[{"name":"f"}])"))
             .starts_with("functions|unsupported_value|field body.functions is "));
 }
@@ -130,8 +131,11 @@ TEST_CASE("fields of tools are checked", "[requests]") {
         "tool_choice|invalid_value|field body.tool_choice.function.name is \"set\", expected the "
         "name of a tool");
   CHECK(tools(R"("tool_choice":"required")") ==
-        "tools|missing_required_parameter|field body.tools is missing, expected it with "
+        "tools|missing_required_parameter|field body.tools is missing, expected tools with this "
         "body.tool_choice");
+  CHECK(tools(R"("tools":[],"tool_choice":"required")") ==
+        "tools|missing_required_parameter|field body.tools is an empty list, expected tools with "
+        "this body.tool_choice");
   CHECK(tools(R"("tools":[{"type":"function"}])") ==
         "tools[0].function|missing_required_parameter|field body.tools[0].function is missing");
   CHECK(tools(R"("tools":[{"type":"function","function":{"name":"a b"}}])") ==
@@ -421,6 +425,9 @@ TEST_CASE("tools that a model cannot have are refused", "[requests]") {
   };
   CHECK(refused(with(kTools)) ==
         "tools: field body.tools is not supported: this model's chat template takes no tools");
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"get"}})"})
+    CHECK(refused(with(std::string(kTools) + R"(,"tool_choice":)" + choice)) ==
+          "tools: field body.tools is not supported: this model's chat template takes no tools");
   CHECK(refused(R"({"messages":[{"role":"user","content":"a"},{"role":"tool","content":"b"}]})") ==
         "messages[1].role: field body.messages[1].role is not supported: this model's chat "
         "template prints no calls of tools");

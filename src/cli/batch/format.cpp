@@ -34,45 +34,19 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   return {std::move(custom_id), std::move(handle), std::move(info)};
 }
 
-namespace {
-
-constexpr int kMaxNesting = 256;  // most levels of a record; the request's own limit is smaller
-
-// Parses an object. Throws std::runtime_error with the reason.
-nlohmann::json parse_object(std::string_view text) {
-  if (const int64_t at = riffle_utf8_error(text.data(), text.size()); at >= 0)
-    throw std::runtime_error(
-        text_of("byte %lld is not valid UTF-8", static_cast<long long>(at) + 1));
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(
-        text, [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-          if (depth > kMaxNesting)
-            throw std::runtime_error(text_of("nested deeper than %d levels", kMaxNesting));
-          return true;
-        });
-  } catch (const nlohmann::json::parse_error& e) {
-    throw std::runtime_error(text_of("not valid JSON at byte %zu", e.byte));
-  } catch (const nlohmann::json::exception&) {
-    throw std::runtime_error("it has a number out of range");
-  }
-  if (!json.is_object())
-    throw std::runtime_error(std::string("is ") + json.type_name() + ", expected an object");
-  return json;
-}
-
-}  // namespace
-
 RecordHead parse_record(std::string_view record) {
-  const nlohmann::json json = parse_object(record);
-  const auto member = [&](const char* key) -> const nlohmann::json& {
+  const Json json = parse_json(record);
+  if (!json.is_object())
+    throw std::runtime_error(std::string("it is a JSON ") + json.type_name() +
+                             ", expected an object");
+  const auto member = [&](const char* key) -> const Json& {
     const auto it = json.find(key);
     if (it == json.end()) throw std::runtime_error(std::string("it has no member ") + key);
     return *it;
   };
   RecordHead head;
-  const nlohmann::json &line = member("line"), &id = member("custom_id"), &error = member("error"),
-                       &response = member("response");
+  const Json &line = member("line"), &id = member("custom_id"), &error = member("error"),
+             &response = member("response");
   if (!line.is_number_unsigned() || line.get<uint64_t>() == 0)
     throw std::runtime_error("its member line is not a line number");
   if (!id.is_string() && !id.is_null())
@@ -83,7 +57,7 @@ RecordHead parse_record(std::string_view record) {
   if (id.is_string()) head.custom_id = id.get<std::string>();
   head.failed = !error.is_null();
   const auto text_at = [&](const char* pointer) {
-    const nlohmann::json::json_pointer at(pointer);
+    const Json::json_pointer at(pointer);
     return response.is_object() && response.contains(at) && response[at].is_string()
                ? response[at].get<std::string>()
                : "";

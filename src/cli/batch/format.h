@@ -11,14 +11,9 @@
 #include <vector>
 
 #include "cli/common.h"
-#include "riffle_request.h"
+#include "cli/conversation.h"
 
 namespace riffle::cli {
-
-struct RequestDeleter {
-  void operator()(riffle_request* p) const { riffle_request_free(p); }
-};
-using RequestHandle = std::unique_ptr<riffle_request, RequestDeleter>;
 
 struct BatchRequest {
   std::string custom_id;

@@ -93,10 +93,8 @@ std::vector<std::string> BatchProgress::notices() const {
       out.push_back(lines(of.count) + " (the first: line " + std::to_string(of.first) +
                     "): " + what);
   };
-  add(joined_,
-      "messages of the same role in a row were joined; the model's chat template requires "
-      "alternating roles");
-  add(moved_, "system messages became user messages; the model's chat template does not take them");
+  add(joined_, fitted_text("joined"));
+  add(moved_, fitted_text("moved"));
   const auto add_unread = [&](Unread what, const char* text) {
     add(unread_[static_cast<size_t>(what)], text);
   };

@@ -63,6 +63,7 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens, const GenerateOption
   if (static_cast<int64_t>(tokens.size()) > engine_.n_ctx())
     fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld",
          tokens.size(), static_cast<long long>(engine_.n_ctx()));
+  require_room(options, tokens.size(), engine_.n_ctx());
   auto r = std::make_unique<Request>();
   r->id = next_id_++;
   r->prompt.assign(tokens.begin(), tokens.end());

@@ -354,6 +354,20 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
   CHECK(scheduler_submit(s, bad.data(), bad.size(), nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
   CHECK(scheduler_submit(s, long_one.data(), long_one.size(), nullptr, nullptr) ==
         RIFFLE_CONTEXT_FULL);
+  // A limit that a request asks for has to fit; one from elsewhere only ends the answer.
+  GenerateOptions answer;
+  answer.max_tokens_asked = true;
+  answer.max_tokens = static_cast<int32_t>(riffle_context_length(r.context)) - 2;
+  CHECK(scheduler_submit(s, long_one.data(), 3, &answer, nullptr) == RIFFLE_CONTEXT_FULL);
+  CHECK(std::string(riffle_context_error(r.context))
+            .find("the prompt has 3 tokens and max_tokens "
+                  "is ") == 0);
+  uint64_t id = 0;
+  for (const bool asked : {true, false}) {
+    answer.max_tokens_asked = asked;
+    r.check(scheduler_submit(s, long_one.data(), asked ? 2 : 3, &answer, &id));
+    r.check(riffle_scheduler_cancel(s, id));
+  }
   r.check(scheduler_step(s, nullptr));  // nothing to do
   riffle_scheduler_free(s);
   r.check(set_selection(r.context, &selection));

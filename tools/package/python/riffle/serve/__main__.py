@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from .. import Error
-from .options import OptionError, parse, read_key_files
+from .options import OptionError, parse, read_key_files, with_flags
 
 
 def fail(code: int, text: str) -> int:
@@ -25,7 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
         serve(options)
     except OptionError as error:
         return fail(2, str(error))
-    except (Error, OSError) as error:
+    except Error as error:
+        return fail(1, with_flags(str(error)))
+    except OSError as error:
         return fail(1, str(error))
     except KeyboardInterrupt:
         return 130

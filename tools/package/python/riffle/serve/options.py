@@ -119,6 +119,15 @@ class Setting(argparse.Action):
             space.settings[row["name"].replace("-", "_")] = value
 
 
+def with_flags(text: str) -> str:
+    """An error that begins with the name of a setting, with the flag that the user types."""
+    for row in table():
+        name, flag = row["name"], row["flag"].split(",")[0]
+        if flag and text.startswith((f"{name}: ", f"{name} is ")):
+            return flag + text[len(name) :]
+    return text
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     groups: dict[str, Any] = {}
     defaults = Options()
