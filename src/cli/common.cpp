@@ -289,6 +289,16 @@ std::string today() {
   return text;
 }
 
+namespace {
+Options conversation_options(const Thinking& thinking) {
+  Options options;
+  options.set("thinking", thinking.enabled);
+  options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
+  options.set("date", today());
+  return options;
+}
+}  // namespace
+
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
                        const Thinking& thinking) {
   std::vector<riffle_message> list;
@@ -299,10 +309,7 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
         {m.role.c_str(), m.content.c_str(), m.reasoning.empty() ? nullptr : m.reasoning.c_str()});
     guess += m.content.size() + 16;
   }
-  Options options;
-  options.set("thinking", thinking.enabled);
-  options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
-  options.set("date", today());
+  Options options = conversation_options(thinking);
   ChatPrompt prompt;
   prompt.tokens = fill_buffer<std::vector<int32_t>>(
       model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
@@ -316,10 +323,28 @@ std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>
   return chat_prompt(model, messages, {}).tokens;
 }
 
-std::string with_document(std::string document, std::string_view question) {
-  while (!document.empty() && (document.back() == '\n' || document.back() == '\r'))
-    document.pop_back();
-  return document + "\n" + std::string(question);
+std::string with_document(const std::string& document, std::string_view question) {
+  std::string text(document.size() + 1 + question.size(), '\0');
+  size_t size = 0;
+  const riffle_status status =
+      riffle_document_question(document.data(), document.size(), question.data(), question.size(),
+                               text.data(), text.size(), &size);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), riffle_status_name(status));
+  text.resize(size);
+  return text;
+}
+
+std::vector<int32_t> document_tokens(riffle_model* model, const std::string& document,
+                                     const std::string& system, bool message,
+                                     const Thinking& thinking) {
+  if (message) check_no_nul("the message", document);
+  check_no_nul("the message", system);
+  Options options = conversation_options(thinking);
+  return fill_buffer<std::vector<int32_t>>(
+      model, document.size() + system.size() + 64, [&](int32_t* out, size_t capacity, size_t* n) {
+        return riffle_document_tokens(model, document.data(), document.size(), system.c_str(),
+                                      message, options.get(), out, capacity, n);
+      });
 }
 
 void write_out(std::string_view text) {

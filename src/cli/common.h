@@ -127,8 +127,12 @@ ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();
 
-// Joins a document and a question into one message.
-std::string with_document(std::string document, std::string_view question);
+// Joins a document and a question into one message (riffle_document_question).
+std::string with_document(const std::string& document, std::string_view question);
+// Returns the tokens with which the prompts of all questions begin (riffle_document_tokens).
+std::vector<int32_t> document_tokens(riffle_model* model, const std::string& document,
+                                     const std::string& system, bool message,
+                                     const Thinking& thinking);
 
 // Writes to stdout and flushes it; throws Exit(EXIT_RUN) if that fails (disk full).
 void write_out(std::string_view text);

@@ -9,18 +9,7 @@ namespace riffle::cli {
 
 std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& t,
                                      const Thinking& thinking) {
-  std::vector<int32_t> same;
-  bool first = true;
-  for (const char* question : {"What", "1", "\xC2\xBF", "the"}) {
-    const std::vector<int32_t> tokens =
-        question_prompt(model, t.system, with_document(t.document, question), t.message, thinking)
-            .tokens;
-    const auto end = std::mismatch(same.begin(), same.end(), tokens.begin(), tokens.end()).first;
-    if (first) same = tokens;
-    else same.erase(end, same.end());
-    first = false;
-  }
-  return same;
+  return document_tokens(model, t.document, t.system, t.message, thinking);
 }
 
 bool is_same_document(const SavedText& a, const SavedText& b) {
