@@ -169,7 +169,8 @@ class Answering:
             flags |= C.REQUEST_IGNORE_UNKNOWN
         request = Request(self.kind, data, served.serving.defaults, flags)
         served.check_model(request.info["model"])
-        request.prepare(served.engine.model, served.name, served.engine.fingerprint)
+        request.prepare(served.engine.model)
+        request.set_names(served.name, served.engine.fingerprint)
         return request
 
     async def watch(self, receive: Receive) -> None:
