@@ -116,6 +116,36 @@ def test_headers_without_end_are_refused(server, connect):
     assert server.get("/health")[0] == 200
 
 
+def answer_to(connection, data):
+    """Sends a request and nothing more. Returns all that comes back."""
+    connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+    received = b""
+    while more := connection.recv(65536):
+        received += more
+    return received
+
+
+def test_lengths_that_lie_are_refused(server, connect):
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    for lie in (
+        b"Content-Length: 5\r\n\r\n" + body,
+        b"Content-Length: -5\r\n\r\n" + body,
+        b"Content-Length: many\r\n\r\n" + body,
+        b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n" + body,
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + body,
+        b"Transfer-Encoding: gzip\r\n\r\n" + body,
+    ):
+        answer = answer_to(connect(), HEAD + lie)
+        head, _, text = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and b"application/json" in head, answer
+        answer, _ = json.JSONDecoder().raw_decode(text.decode())  # the rest is a request of its own
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+    # A body that ends before its length: nobody is left to answer.
+    assert answer_to(connect(), HEAD + b"Content-Length: 500\r\n\r\n" + body) == b""
+    assert server.idle() and server.complete("a")["choices"]
+
+
 def test_a_reader_that_stops_loses_its_answer(server):
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

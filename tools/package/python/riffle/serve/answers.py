@@ -40,6 +40,9 @@ def refusal_of(end: JobEnd) -> Refusal:
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    if coding.lower() != "identity":
+        raise Refusal(415, f"header Content-Encoding is {coding[:40]!r}, expected none")
     too_large = Refusal(
         413,
         f"the body has more than {limit} bytes, expected at most that (--max-body)",
