@@ -117,12 +117,14 @@ def test_headers_without_end_are_refused(server, connect):
 
 
 def answer_to(connection, data):
-    """Sends a request and nothing more. Returns all that comes back."""
+    """Sends a request. Returns all that comes back until the server closes the connection."""
     connection.sendall(data)
-    connection.shutdown(socket.SHUT_WR)
     received = b""
-    while more := connection.recv(65536):
-        received += more
+    try:
+        while more := connection.recv(65536):
+            received += more
+    except ConnectionError:  # cut off while it waits for the rest of a request
+        pass
     return received
 
 
@@ -142,7 +144,10 @@ def test_lengths_that_lie_are_refused(server, connect):
         answer, _ = json.JSONDecoder().raw_decode(text.decode())  # the rest is a request of its own
         assert set(answer["error"]) == {"message", "type", "param", "code"}
     # A body that ends before its length: nobody is left to answer.
-    assert answer_to(connect(), HEAD + b"Content-Length: 500\r\n\r\n" + body) == b""
+    connection = connect()
+    connection.sendall(HEAD + b"Content-Length: 500\r\n\r\n" + body)
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(65536) == b""
     assert server.idle() and server.complete("a")["choices"]
 
 
