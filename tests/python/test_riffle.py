@@ -604,6 +604,8 @@ def test_what_chat_takes(riffle, model):
         with pytest.raises(riffle.BadArgument) as error:
             model.chat(wrong)
         assert str(error.value).startswith(words)
+    with pytest.raises(riffle.BadArgument, match="^messages: found U[+]D800, half of a surrogate"):
+        model.chat("a\ud800")
     with pytest.raises(TypeError, match="messages: found b'a', expected a dict"):
         model.chat([{"role": "user", "content": b"a"}])
 

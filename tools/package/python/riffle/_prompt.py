@@ -5,22 +5,24 @@ tools, and takes text, reasoning and calls from it."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from . import _structs as C
-from ._library import ERRORS, BadArgument, Error, bool_argument, facts, lib, shown, text_argument
-from ._library import tokens_array
-from ._options import (
-    Thinking,
-    generate_options,
-    grammar_fields,
-    thinking_argument,
-    with_seed,
+from ._library import (
+    ERRORS,
+    BadArgument,
+    Error,
+    bool_argument,
+    shown,
+    text_argument,
+    tokens_array,
 )
+from ._options import Thinking, generate_options, grammar_fields, thinking_argument, with_seed
 from ._request import Refusal, Request
 from ._settings import Options
 
@@ -161,6 +163,9 @@ class ChatPrompt(Prompt):
         with errors_of_fields():
             self._request = Request(C.REQUEST_CHAT, body_of(fields), options, 0)
             self._request.prepare(model)
+        self._n_tools = self._request.info["n_tools"]
+        self._n_calls = 0  # calls that have been handed out
+        self._in_call = False
         made = Options(self._request.options_pointer(0))
         for name in ("reasoning", "trim_start"):  # the caller's word counts
             if rest.get(name) is not None:
@@ -173,35 +178,46 @@ class ChatPrompt(Prompt):
 
     def piece(self, token: Any) -> Piece:
         t = token.contents
-        chunk = self._request.token(0, token)
-        return Piece(t.id, *self._delta(chunk), self._logprobs(t), self._ended_calls(chunk))
+        delta = delta_of(self._request.token(0, token))
+        calls = self._new_calls(delta) if self._n_tools else []
+        return Piece(t.id, *texts_of(delta), self._logprobs(t), calls)
 
-    def _delta(self, chunk: bytes | None) -> tuple[str, str]:
-        if chunk is None:
-            return "", ""
-        delta = json.loads(chunk)["choices"][0]["delta"]
-        return delta.get("content") or "", delta.get("reasoning_content") or ""
-
-    #: Calls that have been handed out.
-    _n_calls = 0
-
-    def _ended_calls(self, chunk: bytes | None) -> list[ToolCall]:
-        if chunk is None or not self._request.info["n_tools"]:
+    def _new_calls(self, delta: Mapping[str, Any]) -> list[ToolCall]:
+        """The calls that this chunk has ended."""
+        self._in_call = self._in_call or "tool_calls" in delta
+        if not self._in_call:
             return []
-        first, self._n_calls = self._n_calls, self._request.answer(0)["n_ended_calls"]
-        return [ToolCall(*self._request.call(0, i)) for i in range(first, self._n_calls)]
+        answer = self._request.answer(0)
+        self._in_call = answer["n_ended_calls"] < answer["n_tool_calls"]
+        return self._calls_until(answer["n_ended_calls"])
+
+    def _calls_until(self, n: int) -> list[ToolCall]:
+        """The calls up to number n that have not been handed out."""
+        first, self._n_calls = self._n_calls, n
+        return [ToolCall(*self._request.call(0, i)) for i in range(first, n)]
 
     def end(self, result: C.Result) -> End:
-        chunk = self._request.end(0, result, 0)
+        delta = delta_of(self._request.end(0, result, 0))
         answer = self._request.answer(0)
-        first, self._n_calls = self._n_calls, answer["n_tool_calls"]
-        calls = [ToolCall(*self._request.call(0, i)) for i in range(first, self._n_calls)]
         finish = answer["finish_reason"]
         if finish != "tool_calls":  # "context" and "aborted" are lengths to OpenAI
             finish = C.FINISHES.get(result.finish, "none")
         message = json.loads(self._request.response())["choices"][0]["message"]
-        piece = Piece(-1, *self._delta(chunk), None, calls)
+        piece = Piece(-1, *texts_of(delta), None, self._calls_until(answer["n_tool_calls"]))
         return End(piece, finish, result.n_tokens, message)
+
+
+def delta_of(chunk: bytes | None) -> dict[str, Any]:
+    """The part of an answer that a chunk adds."""
+    if chunk is None:
+        return {}
+    delta: dict[str, Any] = json.loads(chunk)["choices"][0]["delta"]
+    return delta
+
+
+def texts_of(delta: Mapping[str, Any]) -> tuple[str, str]:
+    """Text and reasoning."""
+    return delta.get("content") or "", delta.get("reasoning_content") or ""
 
 
 #: The options of a conversation; the others are those of an answer.
@@ -255,28 +271,33 @@ def body_of(fields: Mapping[str, Any]) -> bytes:
             return list(value)
         raise TypeError(f"found {shown(value)}, expected a dict, a list, a str or a number")
 
-    texts = []
+    members = []
     for name, value in fields.items():
         try:
-            texts.append(f"{json.dumps(name)}:{json.dumps(value, default=other, allow_nan=False)}")
+            text = json.dumps(value, default=other, allow_nan=False, ensure_ascii=False)
+            members.append(json.dumps(name).encode() + b":" + text.encode())
+        except UnicodeEncodeError as error:
+            raise BadArgument(
+                f"{name}: found U+{ord(error.object[error.start]):04X}, half of a surrogate pair, "
+                "expected whole characters",
+                C.BAD_ARGUMENT,
+            ) from None
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-    return ("{" + ",".join(texts) + "}").encode()
+    return b"{" + b",".join(members) + b"}"
 
 
-class errors_of_fields:
+@contextlib.contextmanager
+def errors_of_fields() -> Iterator[None]:
     """Raises the library's refusals of fields as this package's exceptions."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _where: Any) -> None:
-        if isinstance(error, Refusal):
-            # Names of fields become those of arguments; quoted text stays.
-            parts = str(error).removeprefix("field ").split('"')
-            parts[::2] = [part.replace("body.", "").replace("guided_", "") for part in parts[::2]]
-            text = '"'.join(parts)
-            raise ERRORS.get(error.riffle_code, Error)(text, error.riffle_code) from None
+    try:
+        yield
+    except Refusal as error:
+        # Names of fields become those of arguments; quoted text stays.
+        parts = str(error).removeprefix("field ").split('"')
+        parts[::2] = [part.replace("body.", "").replace("guided_", "") for part in parts[::2]]
+        text = '"'.join(parts)
+        raise ERRORS.get(error.riffle_code, Error)(text, error.riffle_code) from None
 
 
 def chat_tokens(
