@@ -160,7 +160,7 @@ typedef struct riffle_tool_call {
 
 /* Facts of an answer so far, valid until the next call on the request; NULL: no such answer:
  *   content, reasoning
- *   n_tool_calls
+ *   n_tool_calls; n_ended_calls: those that get no more arguments
  *   finish_reason: "" until the answer has ended
  *   tool_error: "", or the first error in calls */
 RIFFLE_API const riffle_info* riffle_request_answer(riffle_request* request, size_t answer);

@@ -1,5 +1,5 @@
-/* riffle_text.h: text to tokens and back, conversations, and facts of a vocabulary. The rules of
- * riffle.h hold.
+/* riffle_text.h: text to tokens and back, conversations, documents, and facts of a vocabulary. The
+ * rules of riffle.h hold.
  */
 #ifndef RIFFLE_TEXT_H
 #define RIFFLE_TEXT_H
@@ -76,6 +76,27 @@ RIFFLE_API riffle_status riffle_chat_prompt(riffle_model* model, const riffle_me
                                             size_t n_messages, const riffle_options* options,
                                             int32_t* tokens, size_t capacity, size_t* n_tokens,
                                             bool* in_reasoning);
+
+/* ---- documents: texts that are read once and asked about often. `riffle read` and `riffle run`
+ * form prompts by these rules. */
+
+/* Joins a document and a question into one text: the document without line breaks at its end, a
+ * line break, the question. No NUL is added. */
+RIFFLE_API riffle_status riffle_document_question(const char* document, size_t document_len,
+                                                  const char* question, size_t question_len,
+                                                  char* text, size_t capacity, size_t* text_len);
+
+/* Writes the tokens with which the prompts of all questions about a document begin. A session that
+ * holds them (riffle_prefill_to) reads of each prompt only the rest.
+ *
+ * message: true: document and question are a message of a user, as riffle_request_prepare forms it
+ * with these options (fact fitted), after a system message, if system is neither NULL nor "". Its
+ * errors are those of riffle_chat_prompt. false: they are plain text, without a system message.
+ * RIFFLE_BAD_ARGUMENT: a system message without message, or a message with a NUL. */
+RIFFLE_API riffle_status riffle_document_tokens(riffle_model* model, const char* document,
+                                                size_t document_len, const char* system,
+                                                bool message, const riffle_options* options,
+                                                int32_t* tokens, size_t capacity, size_t* n_tokens);
 
 #ifdef __cplusplus
 }

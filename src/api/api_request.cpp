@@ -295,6 +295,7 @@ const riffle_info* riffle_request_answer(riffle_request* request, size_t answer)
     info.add("content", choice.content);
     info.add("reasoning", choice.reasoning);
     info.add("n_tool_calls", choice.calls.size());
+    info.add("n_ended_calls", choice.calls.size() - (choice.open ? 1 : 0));
     info.add("finish_reason", choice.finish_reason());
     info.add("tool_error", choice.tool_error);
     request->answer = std::move(info);

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -300,10 +299,25 @@ Json parse_json(std::string_view text) {
   }
 }
 
-std::string with_document(std::string document, std::string_view question) {
-  while (!document.empty() && (document.back() == '\n' || document.back() == '\r'))
-    document.pop_back();
-  return document + "\n" + std::string(question);
+std::string with_document(const std::string& document, std::string_view question) {
+  std::string text(document.size() + 1 + question.size(), '\0');
+  size_t size = 0;
+  const riffle_status status =
+      riffle_document_question(document.data(), document.size(), question.data(), question.size(),
+                               text.data(), text.size(), &size);
+  if (status != RIFFLE_OK) throw Exit(exit_code_of(status), riffle_status_name(status));
+  text.resize(size);
+  return text;
+}
+
+std::vector<int32_t> document_tokens(riffle_model* model, const std::string& document,
+                                     const std::string& system, bool message,
+                                     const Options& options) {
+  return fill_buffer<std::vector<int32_t>>(
+      model, document.size() + system.size() + 64, [&](int32_t* out, size_t capacity, size_t* n) {
+        return riffle_document_tokens(model, document.data(), document.size(), system.c_str(),
+                                      message, options.get(), out, capacity, n);
+      });
 }
 
 void write_out(std::string_view text) {

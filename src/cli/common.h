@@ -118,8 +118,12 @@ std::string read_stdin();
 // Parses a text that is untrusted. Throws std::runtime_error with the reason.
 Json parse_json(std::string_view text);
 
-// Joins a document and a question into one message.
-std::string with_document(std::string document, std::string_view question);
+// Joins a document and a question into one message (riffle_document_question).
+std::string with_document(const std::string& document, std::string_view question);
+// Returns the tokens with which the prompts of all questions begin (riffle_document_tokens).
+std::vector<int32_t> document_tokens(riffle_model* model, const std::string& document,
+                                     const std::string& system, bool message,
+                                     const Options& options);
 
 // Writes to stdout and flushes it; throws Exit(EXIT_RUN) if that fails (disk full).
 void write_out(std::string_view text);

@@ -61,12 +61,17 @@ std::string today() {
   return text;
 }
 
-ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
-                       const Thinking& thinking, const Options& answer, const Tools& tools) {
+Options conversation_options(const Thinking& thinking, const Options& answer) {
   Options options = answer;
   options.set("thinking", thinking.enabled);
   options.set("reasoning-effort", thinking.effort ? thinking.effort : "");
   options.set("date", today());
+  return options;
+}
+
+ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
+                       const Thinking& thinking, const Options& answer, const Tools& tools) {
+  const Options options = conversation_options(thinking, answer);
   const std::string body = body_of(messages, tools);
   riffle_request* made = nullptr;
   riffle_status status = riffle_request_create(RIFFLE_REQUEST_CHAT, body.data(), body.size(),

@@ -47,6 +47,9 @@ struct ChatPrompt {
 
 std::string today();  // the local date: "2026-11-23"
 
+// Returns the options of an answer with those of its conversation.
+Options conversation_options(const Thinking& thinking, const Options& answer = {});
+
 // Forms the prompt of a conversation that the model answers next. answer: options of the answer.
 // Throws Exit; an error about the tools names their file.
 ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,

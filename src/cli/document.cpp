@@ -1,26 +1,16 @@
 #include "cli/document.h"
 
-#include <algorithm>
-
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "cli/text_file.h"
 
 namespace riffle::cli {
 
-ChatPrompt document_prompt(riffle_model* model, const SavedText& t, const Thinking& thinking) {
-  ChatPrompt common;
-  std::vector<int32_t>& same = common.tokens;
-  bool first = true;
-  for (const char* question : {"What", "1", "\xC2\xBF", "the"}) {
-    const auto [tokens, request, fitted] =
-        question_prompt(model, t.system, with_document(t.document, question), t.message, thinking);
-    const auto end = std::mismatch(same.begin(), same.end(), tokens.begin(), tokens.end()).first;
-    if (first) same = tokens;
-    else same.erase(end, same.end());
-    first = false;
-    common.fitted = fitted;
-  }
-  return common;
+std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& t,
+                                     const Thinking& thinking) {
+  if (t.message) check_no_nul("the message", t.document);
+  check_no_nul("the message", t.system);
+  return document_tokens(model, t.document, t.system, t.message, conversation_options(thinking));
 }
 
 bool is_same_document(const SavedText& a, const SavedText& b) {

@@ -8,9 +8,9 @@
 
 namespace riffle::cli {
 
-// Returns the tokens that the prompts of all questions about the document have in common, without a
-// request.
-ChatPrompt document_prompt(riffle_model* model, const SavedText& text, const Thinking& thinking);
+// Returns the tokens with which the prompts of all questions about the document begin.
+std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& text,
+                                     const Thinking& thinking);
 
 // Returns whether both are the same document for the same kind of prompt.
 bool is_same_document(const SavedText& a, const SavedText& b);

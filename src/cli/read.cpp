@@ -56,9 +56,10 @@ int read_main(ReadOptions& o) {
   check_length(model.get(), text.document, o.common.options);
   text.system = o.message.system;
   text.message = is_message(o.message, o.common, model.get());
-  const ChatPrompt prompt = document_prompt(model.get(), text, o.common.thinking);
-  say_fitted(prompt, o.common.quiet);
-  const std::vector<int32_t>& tokens = prompt.tokens;
+  const std::vector<int32_t> tokens = document_tokens(model.get(), text, o.common.thinking);
+  // The messages of every question have these roles.
+  say_fitted(question_prompt(model.get(), text.system, "?", text.message, o.common.thinking),
+             o.common.quiet);
   if (tokens.empty()) throw Exit(EXIT_RUN, "the prompt does not begin with the document");
   Context context = create_context(model.get(), o.common.options, o.common.quiet);
   InterruptGuard guard(context.get());

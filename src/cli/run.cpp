@@ -161,7 +161,7 @@ std::string read_document(const RunOptions& o, const Question& q, riffle_model* 
   const SavedText text =
       q.file ? q.file->text()
              : SavedText{.message = q.message, .document = q.parts.document, .system = q.system};
-  const std::vector<int32_t> of_document = document_prompt(model, text, o.common.thinking).tokens;
+  const std::vector<int32_t> of_document = document_tokens(model, text, o.common.thinking);
   const std::vector<int32_t> held = q.file ? q.file->tokens() : std::vector<int32_t>();
   // With another chat template than the file's, the tokens differ: they are read for this answer
   // only.

@@ -292,6 +292,43 @@ static void context_errors(riffle_model* model) {
   riffle_options_free(o);
 }
 
+static void documents(riffle_model* model) {
+  static const char text[] = "Rain fell.\r\n\n", asked[] = "Where?";
+  char joined[64] = "";
+  size_t n = 0, common = 0;
+  report(riffle_document_question(text, sizeof text - 1, asked, sizeof asked - 1, joined,
+                                  sizeof joined, &n) == RIFFLE_OK &&
+             n == 17 && strcmp(joined, "Rain fell.\nWhere?") == 0,
+         "document and question are joined", joined);
+  report(riffle_document_question(text, sizeof text - 1, asked, sizeof asked - 1, joined, 16, &n) ==
+                 RIFFLE_BUFFER_TOO_SMALL &&
+             n == 17,
+         "joining tells the size", "");
+  report(riffle_document_question("\n", 1, NULL, 0, joined, sizeof joined, &n) == RIFFLE_OK &&
+             n == 1 && joined[0] == '\n',
+         "an empty document and question", "");
+
+  int32_t prefix[64], prompt[64];
+  need(riffle_document_tokens(model, text, sizeof text - 1, NULL, true, NULL, prefix, 64, &common),
+       "tokens of a document", riffle_model_error(model));
+  n = question(model, "Rain fell.\nWhere?", prompt, 64);
+  report(common > 0 && common < n && memcmp(prefix, prompt, common * sizeof *prompt) == 0,
+         "prompts begin with the document", "");
+  need(riffle_document_tokens(model, text, sizeof text - 1, NULL, false, NULL, prefix, 64, &common),
+       "tokens of plain text", riffle_model_error(model));
+  need(riffle_tokenize(model, joined, 1, RIFFLE_TOKENIZE_BOS, prompt, 64, &n), "tokenize",
+       riffle_model_error(model));
+  report(common > 3 && prefix[0] == prompt[0], "a plain document begins as a text does", "");
+  report(riffle_document_tokens(model, text, 3, "Be kind.", false, NULL, prefix, 64, &common) ==
+                 RIFFLE_BAD_ARGUMENT &&
+             strstr(riffle_model_error(model), "system message"),
+         "plain text has no system message", riffle_model_error(model));
+  report(riffle_document_tokens(model, "a\0b", 3, NULL, true, NULL, prefix, 64, &common) ==
+                 RIFFLE_BAD_ARGUMENT &&
+             strstr(riffle_model_error(model), "byte 1"),
+         "a NUL in a message is refused", riffle_model_error(model));
+}
+
 static bool first_text(void* user, const char* text, size_t text_len) {
   struct answer* a = user;
   memcpy(a->text + a->length, text, text_len);
@@ -534,6 +571,7 @@ int main(int argc, char** argv) {
   riffle_model* model = load(argv[1]);
   tokens(model);
   context_errors(model);
+  documents(model);
   ask(model);
   generation(model);
   riffle_model_free(model);

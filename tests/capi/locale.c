@@ -379,6 +379,14 @@ static void chats(FILE* out) {
             riffle_model_error(model));
     riffle_detokenize(model, ids, n, text, sizeof text, &length);
     fprintf(out, "%d %.*s\n", begun, (int)length, text);
+    char joined[16] = "";
+    outcome(out, "question", riffle_document_question("I\n", 2, "i?", 2, joined, 15, &length),
+            NULL);
+    outcome(out, "document",
+            riffle_document_tokens(model, joined, length, "ID", true, o, ids, 512, &n),
+            riffle_model_error(model));
+    riffle_detokenize(model, ids, n, text, sizeof text, &length);
+    fprintf(out, "%s %.*s\n", joined, (int)length, text);
     riffle_options_free(o);
   }
   riffle_model_free(model);

@@ -167,6 +167,16 @@ static riffle_status chat_reasoning(struct all* a) {
       {"user", text, NULL}, {"assistant", "4821", "It stands there."}, {"user", "Sure?", NULL}};
   return riffle_chat_prompt(a->model, messages, 3, NULL, a->tokens, 512, &a->n_tokens, NULL);
 }
+static riffle_status document(struct all* a) {
+  return riffle_document_tokens(a->model, text, strlen(text), NULL, true, NULL, a->tokens, 512,
+                                &a->n_tokens);
+}
+static riffle_status document_question(struct all* a) {
+  char joined[512];
+  (void)a;
+  return riffle_document_question(text, strlen(text), "Where?", 6, joined, sizeof joined,
+                                  &(size_t){0});
+}
 static riffle_status ask(struct all* a) {
   const riffle_message message = {"user", text, NULL};
   riffle_options* o;
@@ -391,6 +401,8 @@ static const struct step steps[] = {
     {"chat", {load}, chat},
     {"chat_folder", {load_folder}, chat},
     {"chat_reasoning", {load}, chat_reasoning},
+    {"document", {load}, document},
+    {"document_question", {0}, document_question},
     {"chat_template", {load_template}, chat_reasoning},
     {"ask", {load}, ask},
     {"settings", {0}, settings},

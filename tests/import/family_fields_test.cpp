@@ -457,7 +457,8 @@ TEST_CASE("Muse Glimmer: what GGUF has no field for is not written", "[families]
                [&] { write(json); });
 }
 
-TEST_CASE("GGUF: a mixture without dense layers needs no width of a dense FFN", "[families][gguf]") {
+TEST_CASE("GGUF: a mixture without dense layers needs no width of a dense FFN",
+          "[families][gguf]") {
   EditedGguf file("cohere2_moe_plain");
   const int width = file.config().experts.hidden_dim;
   file.erase("cohere2moe.feed_forward_length");

@@ -34,21 +34,19 @@ class Server:
         self.process = subprocess.Popen(
             self.arguments, env=self.env, stderr=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self.said = b""
-        while b"]\n" not in self.said or b"http://" not in self.said:
-            ready, _, _ = select.select([self.process.stderr], [], [], 60)
-            data = os.read(self.process.stderr.fileno(), 65536) if ready else b""
-            assert data, f"no server: {self.said.decode()}"
-            self.said += data
-        self.host, port = re.search(rb"http://(\S+):(\d+)", self.said).groups()
+        ready, _, _ = select.select([self.process.stdout], [], [], 60)
+        self.printed = self.process.stdout.readline() if ready else b""
+        if not self.printed:
+            self.process.kill()
+            raise AssertionError(f"no server: {self.process.communicate()[1].decode()}")
+        self.host, port = re.fullmatch(rb"http://(\S+):(\d+)/v1\n", self.printed).groups()
         self.host, self.port = self.host.decode(), int(port)
         self.url = f"http://{self.host}:{self.port}"
 
     def stop(self, kill=False):
         (self.process.kill if kill else self.process.terminate)()
-        out, err = self.process.communicate(timeout=60)
+        out, self.said = self.process.communicate(timeout=60)
         assert out == b""
-        self.said += err
         return self.process.returncode
 
     def request(self, method, path, body=None, headers=None):

@@ -416,7 +416,7 @@ def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
         model.read("")
     with pytest.raises(MemoryError):
         model.context(device="emu", gpu_mem=1 << 20)
-    with pytest.raises(riffle.BadArgument, match="U\\+0000"):
+    with pytest.raises(riffle.BadArgument, match="holds a NUL"):
         model.chat([{"role": "user", "content": "a\0b"}])
     with pytest.raises(riffle.BadArgument, match=r"messages\[0\]"):
         model.chat([{"role": "user"}])
@@ -570,7 +570,7 @@ def test_a_message_that_is_continued(riffle, model):
     begun = {"role": "assistant", "content": '{"code":'}
     answer = model.chat([*QUESTION, begun], json_schema=CODE_SCHEMA, max_tokens=60, **GREEDY)
     assert list(json.loads(begun["content"] + answer.text)) == ["code"]
-    with pytest.raises(riffle.BadArgument, match="last message.*found 'H' at byte 1"):
+    with pytest.raises(riffle.BadArgument, match="continues: .*found 'H' at byte 1"):
         model.chat([*QUESTION, dict(begun, content="Here")], json_schema=CODE_SCHEMA)
 
 
@@ -588,11 +588,26 @@ def test_an_answer_that_nobody_has_read_is_whole(model):
 def test_what_chat_takes(riffle, model):
     one = model.chat(QUESTION, max_tokens=8, **GREEDY).text
     assert model.chat(QUESTION[-1]["content"], max_tokens=8, **GREEDY).text == one
-    with pytest.raises(riffle.BadArgument, match="role 'system'"):  # the template has none
-        model.chat([{"role": "developer", "content": "Be kind."}, *QUESTION])
-    for wrong in (QUESTION[0], ["hi"], None, 5):
-        with pytest.raises(TypeError, match="^messages.*found .*, expected "):
+    # The template has no system message: it joins the user's.
+    joined = [{"role": "user", "content": "Be kind.\n\n" + QUESTION[0]["content"]}]
+    kind = {"role": "developer", "content": "Be kind."}
+    assert model.chat_tokens([kind, *QUESTION]) == model.chat_tokens(joined)
+    for wrong in (QUESTION[0], None, 5):
+        with pytest.raises(TypeError, match="^messages: found .*, expected "):
             model.chat(wrong)
+    for wrong, words in (
+        (["hi"], 'messages[0] is "hi", expected an object'),
+        ([{"content": "a"}], "messages[0].role is missing"),
+        ([{"role": "x", "content": "a"}], 'messages[0].role is "x", expected system, '),
+        ([{"role": "user", "content": "a", "colour": 1}], 'messages[0]."colour" is not supported'),
+    ):
+        with pytest.raises(riffle.BadArgument) as error:
+            model.chat(wrong)
+        assert str(error.value).startswith(words)
+    with pytest.raises(riffle.BadArgument, match="^messages: found U[+]D800, half of a surrogate"):
+        model.chat("a\ud800")
+    with pytest.raises(TypeError, match="messages: found b'a', expected a dict"):
+        model.chat([{"role": "user", "content": b"a"}])
 
 
 @pytest.mark.parametrize(
@@ -756,17 +771,16 @@ def test_contents_in_parts(riffle, model):
     assert answer.text.isdigit() and len(answer.text) == 2
     image = {"type": "image_url", "image_url": {"url": "a.png"}}
     for content, words in (
-        ([parts[0], image], "[1]: found the type 'image_url', expected the type 'text'"),
-        ([{"text": "a"}], "[0]: found no type, expected the type 'text'"),
-        ([{"type": "text"}], "[0].text: found no text, expected a str"),
-        ([], ": found [], expected a str or a list of parts of type text"),
-        (5, ": found 5, expected a str or a list of parts of type text"),
+        ([parts[0], image], '[1].type is "image_url", which is not supported; expected "text"'),
+        ([{"text": "a"}], "[0].type is missing"),
+        ([{"type": "text"}], "[0].text is missing"),
+        (["a"], '[0] is "a", expected an object'),
+        ([], " is empty, expected text"),
+        (5, " is 5, expected a string or a list of parts of type text"),
     ):
         with pytest.raises(riffle.BadArgument) as error:
             chat(content)
         assert str(error.value) == "messages[0].content" + words
-    with pytest.raises(TypeError, match=r"messages\[0\].content\[0\]: found 'a', expected a dict"):
-        chat(["a"])
 
 
 def test_sizes_as_on_the_command_line(riffle, model):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 from conftest import PACKAGE
@@ -105,6 +106,11 @@ def test_a_response_format_is_kept(server):
         ({"prompt": "a", "top_p": 9}, 400, None, "top_p"),
         ({"prompt": "a", "colour": 1}, 400, None, "colour"),
         ({"max_tokens": 3}, 400, None, "prompt"),
+        (b"5", 400, None, "expected an object"),
+        (b'"a"', 400, None, "expected an object"),
+        (b"null", 400, None, "expected an object"),
+        ({"prompt": "a", "model": 5}, 400, "invalid_value", "model"),
+        ({"messages": []}, 400, "invalid_value", "messages"),
         ({"prompt": "a", "model": "gpt-9"}, 404, "model_not_found", "gpt-9"),
         ({"prompt": " x" * 5000}, 400, "context_length_exceeded", "5002 tokens"),
         ({"prompt": "a", "max_tokens": 4095}, 400, "context_length_exceeded",
@@ -121,9 +127,64 @@ def test_a_bad_request_gets_openais_error(server, body, status, code, words):
     assert code is None or error["code"] == code
 
 
+@pytest.mark.parametrize(
+    "messages, words",
+    [
+        (5, "expected an array"),
+        ({"role": "user", "content": "a"}, "expected an array"),
+        ([], "is empty"),
+        ([5], "expected an object"),
+        ([[]], "expected an object"),
+        ([{"role": "user"}], "content is missing"),
+        ([{"role": "user", "content": None}], "content"),
+    ],
+)
+def test_messages_that_are_wrong_get_openais_error(server, messages, words):
+    status, answer = server.post("/v1/chat/completions", {"messages": messages})
+    error = answer["error"]
+    assert status == 400 and words in error["message"] and error["param"].startswith("messages")
+    assert {"message", "type", "param", "code"} == set(error)
+
+
+def test_bodies_as_http_may_send_them(server):
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    for headers in ({"Content-Type": "text/plain"}, {}, {"Content-Encoding": "identity"}):
+        assert server.request("POST", "/v1/completions", body, headers)[0] == 200
+    # In chunks: http.client sends an iterator so.
+    parts = iter([body[:5], body[5:]])
+    assert server.request("POST", "/v1/completions", parts)[0] == 200
+    squeezed = zlib.compress(body)
+    headers = {"Content-Encoding": "deflate"}
+    status, _, answer = server.request("POST", "/v1/completions", squeezed, headers)
+    text = json.loads(answer)["error"]["message"]
+    assert status == 415 and "Content-Encoding is 'deflate'" in text
+
+
+def test_the_url_is_on_stdout_also_if_quiet(model_path):
+    server = Server(model_path, "-q")
+    assert server.get("/health")[0] == 200
+    assert server.stop() == 0 and server.said == b""
+
+
 def test_paths_and_methods_that_are_not_there(server):
     assert server.get("/v2")[0] == 404
-    assert server.request("DELETE", "/v1/models")[0] == 405
+    text = server.get("/v2")[1]["error"]["message"]
+    assert "GET /v1/models/NAME" in text and "{" not in text
+    for method, path, allowed in (
+        ("DELETE", "/v1/models", "GET, HEAD, OPTIONS"),
+        ("PUT", "/v1/models/x", "GET, HEAD, OPTIONS"),
+        ("GET", "/v1/chat/completions", "OPTIONS, POST"),
+    ):
+        status, headers, body = server.request(method, path)
+        error = json.loads(body)["error"]
+        assert status == 405 and headers["allow"] == allowed
+        words = f"found {method} '{path}', expected {allowed.replace(', ', ' or ')}"
+        assert error["message"] == words and error["type"] == "invalid_request_error"
+        status, headers, body = server.request("OPTIONS", path)
+        assert status == 204 and headers["allow"] == allowed and body == b""
+    status, headers, body = server.request("HEAD", "/v1/models")
+    assert status == 200 and int(headers["content-length"]) > 0 and body == b""
+    assert server.request("HEAD", "/v1/completions")[0] == 405
     status, answer = server.post("/v1/embeddings", {"input": "a"})
     assert status == 404 and "embeddings" in answer["error"]["message"]
     assert server.request("GET", "/../../etc/passwd")[0] == 404
@@ -226,7 +287,9 @@ def test_flags_that_are_wrong_are_named(model_path, tmp_path, server):
         (["-m", model_path, "--max-body", "much"], 2, "--max-body"),
         (["-m", model_path, "--api-key-file", str(tmp_path / "empty")], 2, "found no key"),
         (["-m", model_path, "--api-key-file", str(tmp_path / "none")], 1, "No such file"),
-        (["-m", str(tmp_path / "none.gguf"), "--port", "0"], 1, "none.gguf"),
+        (["-m", str(tmp_path / "none.gguf"), "--port", "0"], 3, "none.gguf"),
+        (["-m", str(tmp_path / "empty"), "--port", "0"], 3, "empty"),
+        (["-m", model_path, "--port", "0", "--device", "emu", "--gpu-mem", "1M"], 4, "gpu-mem"),
         (["-m", model_path, "--port", str(server.port)], 1, "Address already in use"),
     ):
         done = run(*flags, env=env)
@@ -248,4 +311,6 @@ def test_a_shutdown_lets_answers_end(model_path):
             rest = []
         assert (bool(rest) and rest[-1] == "data: [DONE]") or not whole
         assert server.stop() == 0
+        over = b"[--shutdown-timeout is over: the running answers are ended]\n"
+        assert (over in server.said) == (not whole) and b"ERROR" not in server.said
         assert b"Traceback" not in server.said and b"/v1/completions" in server.said

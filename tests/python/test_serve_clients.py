@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import pathlib
 import shutil
 import subprocess
 import sys
 import typing
 
 import pytest
+from conftest import TOOLS
 from serving import need, running
 
 need("starlette", "uvicorn")
@@ -93,38 +93,9 @@ def test_openai_parses_structured_outputs(openai):
     assert parsed == answer.choices[0].message.parsed
 
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": f"The {name} of a place",
-            "parameters": {
-                "type": "object",
-                "properties": {"days": {"type": "integer", "maximum": 9, "minimum": 0}},
-                "required": ["days"],
-                "additionalProperties": False,
-            },
-        },
-    }
-    for name in ("weather", "price")
-]
-
-
 @pytest.fixture(scope="module")
-def tool_server(model_path, tmp_path_factory):
-    """The small model with a template that writes tools as Hermes models do."""
-    path = tmp_path_factory.mktemp("model") / "tools.gguf"
-    data = pathlib.Path(model_path).read_bytes()
-    begin = data.index(b"{% for message in messages %}")
-    end = data.index(b"{% endfor %}", begin) + len(b"{% endfor %}")
-    template = (
-        b"{% for m in messages %}[INST] {{ m.content or m.tool_calls|tojson }} [/INST]{% endfor %}"
-        b"{% if tools %}<tool_call>{{ tools|tojson }}{% endif %}"
-    )
-    comment = b"{#" + b" " * (end - begin - len(template) - 4) + b"#}"
-    path.write_bytes(data[:begin] + template + comment + data[end:])
-    yield from running(str(path), "--model-name", MODEL)
+def tool_server(tool_model_path):
+    yield from running(tool_model_path, "--model-name", MODEL)
 
 
 def test_openai_tools(tool_server):

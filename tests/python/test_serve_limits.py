@@ -116,6 +116,41 @@ def test_headers_without_end_are_refused(server, connect):
     assert server.get("/health")[0] == 200
 
 
+def answer_to(connection, data):
+    """Sends a request. Returns all that comes back until the server closes the connection."""
+    connection.sendall(data)
+    received = b""
+    try:
+        while more := connection.recv(65536):
+            received += more
+    except ConnectionError:  # cut off while it waits for the rest of a request
+        pass
+    return received
+
+
+def test_lengths_that_lie_are_refused(server, connect):
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    for lie in (
+        b"Content-Length: 5\r\n\r\n" + body,
+        b"Content-Length: -5\r\n\r\n" + body,
+        b"Content-Length: many\r\n\r\n" + body,
+        b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n" + body,
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + body,
+        b"Transfer-Encoding: gzip\r\n\r\n" + body,
+    ):
+        answer = answer_to(connect(), HEAD + lie)
+        head, _, text = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and b"application/json" in head, answer
+        answer, _ = json.JSONDecoder().raw_decode(text.decode())  # the rest is a request of its own
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+    # A body that ends before its length: nobody is left to answer.
+    connection = connect()
+    connection.sendall(HEAD + b"Content-Length: 500\r\n\r\n" + body)
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(65536) == b""
+    assert server.idle() and server.complete("a")["choices"]
+
+
 def test_a_reader_that_stops_loses_its_answer(server):
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -47,9 +47,11 @@ static char* text_of(const char* path) {
 static int32_t* prompt_of(riffle_model* model, const char* document, const char* question,
                           size_t* n) {
   const size_t size = strlen(document) + strlen(question) + 2;
-  char* const text = malloc(size);
-  if (!text) abort();
-  snprintf(text, size, "%s\n%s", document, question);
+  char* const text = calloc(size, 1);
+  size_t length = 0;
+  if (!text || riffle_document_question(document, strlen(document), question, strlen(question),
+                                        text, size - 1, &length))
+    abort();
   const riffle_message message = {"user", text, NULL};
   int32_t* tokens = NULL;
   if (riffle_chat_prompt(model, &message, 1, NULL, NULL, 0, n, NULL) == RIFFLE_BUFFER_TOO_SMALL) {

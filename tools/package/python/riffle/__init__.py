@@ -26,7 +26,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,10 @@ from ._library import (
     tokens_argument,
     tokens_array,
 )
-from ._messages import Message, messages_of
-from ._options import Thinking, chat_options, thinking_argument
+from ._options import Thinking
+from ._prompt import ChatPrompt, Message, Prompt, ToolCall
+from ._prompt import chat_tokens as _chat_tokens
+from ._prompt import split_options
 from ._settings import Options, set_setting, settings
 from ._settings import SettingValue as SettingValue
 from ._turns import Turns
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._options import GenerateOptions as GenerateOptions
+    from ._prompt import AnswerOptions as AnswerOptions
 
 __version__: str = lib.riffle_version().decode()
 
@@ -191,17 +194,16 @@ class Model(_Closable):
 
     # ---- tokens
 
-    def _filled_tokens(self, call: Any) -> list[int]:
-        """Tokens of a function with (tokens, capacity, n): asked for their number first."""
+    def _filled_tokens(self, call: Any, guess: int) -> list[int]:
+        """Tokens of a function with (tokens, capacity, n). guess: their number, or more."""
         n = ctypes.c_size_t()
-        code = call(None, 0, ctypes.byref(n))
-        if code == C.OK:
-            return []
-        if code != C.BUFFER_TOO_SMALL:
-            self._check(code)
-        tokens = (ctypes.c_int32 * n.value)()
-        self._check(call(tokens, len(tokens), ctypes.byref(n)))
-        return list(tokens)
+        tokens = (ctypes.c_int32 * guess)()
+        code = call(tokens, len(tokens), ctypes.byref(n))
+        if code == C.BUFFER_TOO_SMALL:
+            tokens = (ctypes.c_int32 * n.value)()
+            code = call(tokens, len(tokens), ctypes.byref(n))
+        self._check(code)
+        return list(tokens[: n.value])
 
     def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> list[int]:
         """bos: the beginning-of-sequence token first, if the model's texts have one.
@@ -212,7 +214,8 @@ class Model(_Closable):
         return self._filled_tokens(
             lambda tokens, capacity, n: lib.riffle_tokenize(
                 self._handle.pointer, data, len(data), flags, tokens, capacity, n
-            )
+            ),
+            len(data) + 2,
         )
 
     def detokenize(self, tokens: Sequence[int]) -> str:
@@ -253,48 +256,19 @@ class Model(_Closable):
         *,
         thinking: Thinking = None,
         date: str | None = None,
-        _inside: ctypes.c_bool | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
         """A conversation as tokens, ready for the model to answer, by the model's chat template.
 
-        messages: dicts with role (system, developer, user or assistant) and content. A developer's
-        message is a system message. A str is one message of a user. The content is a str, or a
-        list of parts such as {"type": "text", "text": "Hi"}; each part becomes a line.
+        messages: as in OpenAI's API: dicts with role (system, developer, user, assistant or tool)
+        and content. A str is one message of a user. The content is a str, or a list of parts such
+        as {"type": "text", "text": "Hi"}; each part becomes a line. If the template refuses the
+        messages, neighbours of one role are joined, and system messages become the user's.
         thinking: whether the model is asked to reason first; None: the template decides. "low",
         "medium" or "high" also sets how long, if the template asks for reasoning_effort.
-        date: today, as "2026-11-23", for templates that ask for it."""
-        messages = messages_of(messages)
-        array = (C.Message * len(messages))()
-        for i, message in enumerate(messages):
-            for key in ("role", "content"):
-                setattr(array[i], key, text_argument(f"messages[{i}].{key}", message[key]))
-            if message["role"] == "developer":  # templates know it as the system's
-                array[i].role = b"system"
-            if message.get("reasoning_content"):
-                array[i].reasoning = text_argument(
-                    f"messages[{i}].reasoning_content", message["reasoning_content"]
-                )
-        options = Options()
-        if thinking is not None:
-            wanted = thinking_argument(thinking)
-            options.set("thinking", "on" if wanted else "off")
-            if isinstance(wanted, str):
-                options.set("reasoning-effort", wanted)
-        if date is not None:
-            text_argument("date", date)
-            options.set("date", date)
-        return self._filled_tokens(
-            lambda tokens, capacity, n: lib.riffle_chat_prompt(
-                self._handle.pointer,
-                array,
-                len(array),
-                options.pointer,
-                tokens,
-                capacity,
-                n,
-                ctypes.byref(_inside) if _inside is not None else None,
-            )
-        )
+        date: today, as "2026-11-23", for templates that ask for it.
+        tools: functions that the model may call."""
+        return _chat_tokens(self, messages, {"thinking": thinking, "date": date, "tools": tools})
 
     # ---- running
 
@@ -327,17 +301,16 @@ class Model(_Closable):
         self,
         messages: str | Sequence[Message],
         *,
-        thinking: Thinking = None,
-        date: str | None = None,
         progress: ProgressCallback | None = None,
-        **options: Unpack[GenerateOptions],
+        **options: Unpack[AnswerOptions],
     ) -> Answer:
         """Answers a conversation, see chat_tokens. The part that the last call has read is not read
         again. If the last message is an assistant's, the answer continues it; with json_schema,
-        grammar or regex, that message and the answer together are a text that fits."""
-        return self._default_session().chat(
-            messages, thinking=thinking, date=date, progress=progress, **options
-        )
+        grammar or regex, that message and the answer together are a text that fits.
+
+        tools, tool_choice, parallel_tool_calls: as in OpenAI's API. Answer.tool_calls has the
+        calls, Answer.message the message to append to the conversation."""
+        return self._default_session().chat(messages, progress=progress, **options)
 
     def generate(
         self,
@@ -536,21 +509,20 @@ class Session(_Closable):
         **options: Unpack[GenerateOptions],
     ) -> Answer:
         """Continues a text, or tokens. Only what the session does not hold yet is read."""
-        return Answer(self, self._tokens(prompt), dict(options), progress)
+        tokens = self._tokens(prompt)
+        return Answer(self, Prompt.of_tokens(self.context.model, tokens, options), progress)
 
     def chat(
         self,
         messages: str | Sequence[Message],
         *,
-        thinking: Thinking = None,
-        date: str | None = None,
         progress: ProgressCallback | None = None,
-        **options: Unpack[GenerateOptions],
+        **options: Unpack[AnswerOptions],
     ) -> Answer:
         """Answers a conversation, as Model.chat does. Only what the session does not hold yet is
         read."""
-        tokens, given = chat_options(self.context.model, messages, thinking, date, dict(options))
-        return Answer(self, tokens, given, progress)
+        prompt = ChatPrompt(self.context.model, messages, *split_options(options))
+        return Answer(self, prompt, progress)
 
     def truncate(self, n_tokens: int) -> None:
         """Keeps the first n_tokens."""
@@ -607,6 +579,7 @@ __all__ = [
     "OutOfMemory",
     "Reply",
     "Session",
+    "ToolCall",
     "Unsupported",
     "settings",
 ]

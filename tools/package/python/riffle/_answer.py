@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _structs as C
-from ._library import Busy, ProgressCallback, Watch, check, join, lib, tokens_array
-from ._options import generate_options, with_seed
+from ._library import Busy, ProgressCallback, Watch, check, join, lib
+from ._prompt import End, Piece, Prompt, Said, ToolCall
 from ._turns import Turn
 
 if TYPE_CHECKING:
@@ -20,19 +20,11 @@ if TYPE_CHECKING:
 class Run:
     """One call of riffle_generate in a thread of its own. It owns the context until it ends."""
 
-    def __init__(
-        self,
-        session: Session,
-        tokens: list[int],
-        options: dict[str, Any],
-        progress: ProgressCallback | None,
-    ):
-        # (token, text, log-probabilities or None); then the end
-        self.pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, session: Session, prompt: Prompt, progress: ProgressCallback | None):
+        #: Pieces; then the end, or an exception.
+        self.pieces: queue.SimpleQueue[Piece | End | BaseException] = queue.SimpleQueue()
         self._session = session
-        self._tokens = tokens_array(tokens)
-        self._options = generate_options(options, session.context.model._handle.pointer)
-        self._with_logprobs = self._options.get("logprobs") == "true"
+        self._prompt = prompt
         self._watch = Watch(progress)
         self._token_fn = C.TokenFn(self._on_token)
         self._error: BaseException | None = None
@@ -74,12 +66,7 @@ class Run:
 
     def _on_token(self, _user: Any, _index: int, token: Any) -> bool:
         try:
-            t = token.contents
-            text = ctypes.string_at(t.text, t.text_len).decode() if t.text_len else ""
-            logprobs = None
-            if self._with_logprobs and t.id >= 0:
-                logprobs = t.logprob, [(one.token, one.logprob) for one in t.top[: t.n_top]]
-            self.pieces.put((t.id, text, logprobs))
+            self.pieces.put(self._prompt.piece(token))
             return not self._watch.stopped
         except BaseException as error:  # no exception passes through C
             self._error = error
@@ -92,25 +79,26 @@ class Run:
             self._working = True
         end: Any
         try:
-            result = C.Result()
+            result, prompt = C.Result(), self._prompt
+            assert prompt.options is not None
             self._session.context._turns.enter()
             check(
                 lib.riffle_prefill_to(
-                    self._session_pointer, self._tokens, len(self._tokens), self._watch.fn, None
+                    self._session_pointer, prompt.tokens, prompt.n_tokens, self._watch.fn, None
                 ),
                 self._context_error(),
             )
             check(
                 lib.riffle_generate(
                     self._session_pointer,
-                    self._options.pointer,
+                    prompt.options.pointer,
                     self._token_fn,
                     None,
                     ctypes.byref(result),
                 ),
                 self._context_error(),
             )
-            end = result
+            end = prompt.end(result)
         except BaseException as error:
             end = error
         end = self._error or self._watch.error or end
@@ -140,7 +128,8 @@ class Answer(Iterator[str]):
     """An answer: iterate over it for its text as it arrives, or take it whole from `text`.
 
     Nothing is computed before the first piece is asked for. An error of the library is raised
-    there. `tokens`, `logprobs`, `n_tokens` and `finish` wait for the whole answer, as `text` does,
+    there. The text of an answer to a conversation has no reasoning and no calls of tools:
+    `reasoning` and `tool_calls` have them. All members wait for the whole answer, as `text` does,
     if no piece has been asked for. During an iteration they tell what has arrived. Closing the
     answer stops it, and so does Ctrl-C while a piece is waited for. The session then holds what was
     computed, and can be used again.
@@ -149,26 +138,21 @@ class Answer(Iterator[str]):
     def __init__(
         self,
         session: Session,
-        tokens: list[int],
-        options: dict[str, Any],
+        prompt: Prompt,
         progress: ProgressCallback | None = None,
         close_session: bool = False,
     ):
-        options = with_seed(options)
-        # A wrong option is an error now.
-        made = generate_options(options, session.context.model._handle.pointer)
         #: The seed of the answer. With seed=-1 it is the random seed.
-        self.seed = int(made.get("seed"))
-        self._start: tuple[Any, ...] | None = (session, tokens, options, progress)
+        self.seed = prompt.seed
+        self._start: tuple[Any, ...] | None = (session, prompt, progress)
         self._close_session = close_session
         self._session: Session | None = session
         self._run: Run | None = None
-        self._text: list[str] = []
-        self._tokens: list[int] = []
-        self._logprobs: list[tuple[float, list[tuple[int, float]]]] = []
+        self._said = Said()
         #: Tokens of the prompt.
-        self.prompt_tokens = len(tokens)
+        self.prompt_tokens = prompt.n_tokens
         self._n_tokens: int | None = None
+        self._message: dict[str, Any] | None = None
         self._finish: str | None = None
 
     def _whole(self) -> None:
@@ -181,7 +165,7 @@ class Answer(Iterator[str]):
     def tokens(self) -> list[int]:
         """The tokens of the answer, without an end token."""
         self._whole()
-        return self._tokens
+        return self._said.tokens
 
     @property
     def logprobs(self) -> list[tuple[float, list[tuple[int, float]]]]:
@@ -190,7 +174,7 @@ class Answer(Iterator[str]):
         The first number is the log-probability of the token. The list holds the top_logprobs most
         probable tokens, the most probable first. Without logprobs=True there are no items."""
         self._whole()
-        return self._logprobs
+        return self._said.logprobs
 
     @property
     def n_tokens(self) -> int | None:
@@ -199,8 +183,28 @@ class Answer(Iterator[str]):
         return self._n_tokens
 
     @property
+    def reasoning(self) -> str:
+        """The model's reasoning before its answer to a conversation; "" if there is none."""
+        self._whole()
+        return "".join(self._said.reasoning)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls of tools. During an iteration: those that have ended."""
+        self._whole()
+        return self._said.calls
+
+    @property
+    def message(self) -> dict[str, Any] | None:
+        """The answer to a conversation as the conversation's next message, in OpenAI's form. None:
+        the answer has not ended, was closed, or continues a text."""
+        self._whole()
+        return self._message
+
+    @property
     def finish(self) -> str | None:
-        """Why the answer ended: "stop", "length", "context" or "aborted". None: it has not."""
+        """Why the answer ended: "stop", "tool_calls", "length", "context" or "aborted". None: it
+        has not."""
         self._whole()
         return self._finish
 
@@ -221,21 +225,19 @@ class Answer(Iterator[str]):
             if isinstance(item, BaseException):
                 self._finished("aborted")
                 raise item
-            if isinstance(item, C.Result):
-                self._n_tokens = item.n_tokens
-                self._finished(C.FINISHES.get(item.finish, "none"))
-                break
-            token: int
-            text: str
-            token, text, logprobs = item
-            if token >= 0:
-                self._tokens.append(token)
-            if logprobs is not None:
-                self._logprobs.append(logprobs)
+            text = self._take(item)
             if text:
-                self._text.append(text)
                 return text
         raise StopIteration
+
+    def _take(self, item: Piece | End) -> str:
+        """Keeps what has arrived. Returns its text."""
+        piece = item.piece if isinstance(item, End) else item
+        self._said.add(piece)
+        if isinstance(item, End):
+            self._n_tokens, self._message = item.n_tokens, item.message
+            self._finished(item.finish)
+        return piece.text
 
     def _finished(self, finish: str) -> None:
         self._finish = finish
@@ -256,7 +258,7 @@ class Answer(Iterator[str]):
         """The whole text. Waits for the answer's end."""
         for _ in self:
             pass
-        return "".join(self._text)
+        return "".join(self._said.text)
 
     def __str__(self) -> str:
         return self.text

@@ -15,12 +15,18 @@ from ._library import (
     Path,
     ProgressCallback,
     Unsupported,
+    check,
+    lib,
     shown,
     str_argument,
 )
-from ._options import Thinking, reasoning_of, thinking_argument
+from ._options import Thinking, thinking_argument
+from ._prompt import ChatPrompt, Message, Prompt, is_list, messages_of, set_conversation
+from ._settings import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Unpack
 
     from . import Context
@@ -48,7 +54,8 @@ class Document:
     """A text that is read once and asked about often. Model.read makes one.
 
     Each question follows the text, in one message if the model has a chat template. Answers do
-    not depend on earlier questions."""
+    not depend on earlier questions. A conversation of several turns about it is a list of messages,
+    which chat takes."""
 
     def __init__(
         self,
@@ -81,23 +88,34 @@ class Document:
         #: The document.
         self.text = text
         self._system, self._message, self._thinking = system, message, thinking
-        self._inside = ctypes.c_bool()  # true if the last prompt ended inside of reasoning
 
-    def _prompt(self, question: str) -> list[int]:
-        text = self.text.rstrip("\r\n") + "\n" + question
-        if not self._message:
-            return self.context.model.tokenize(text)
-        messages = [{"role": "system", "content": self._system}] if self._system else []
-        return self.context.model.chat_tokens(
-            messages + [{"role": "user", "content": text}],
-            thinking=self._thinking,
-            _inside=self._inside,
+    def _with_question(self, question: str) -> str:
+        document, asked = self.text.encode(), question.encode()
+        text, n = ctypes.create_string_buffer(len(document) + 1 + len(asked)), ctypes.c_size_t()
+        code = lib.riffle_document_question(
+            document, len(document), asked, len(asked), text, len(text), ctypes.byref(n)
         )
+        check(code, None)
+        return text.raw[: n.value].decode()
 
     def _beginning(self) -> list[int]:
         """The tokens that all questions have in common, as `riffle read` finds them."""
-        prompts = [self._prompt(question) for question in ("What", "1", "\u00bf", "the")]
-        return list(os.path.commonprefix(prompts))
+        model, document, options = self.context.model, self.text.encode(), Options()
+        set_conversation(options, {"thinking": self._thinking})
+        return model._filled_tokens(
+            lambda tokens, capacity, n: lib.riffle_document_tokens(
+                model._handle.pointer,
+                document,
+                len(document),
+                self._system.encode(),
+                self._message,
+                options.pointer,
+                tokens,
+                capacity,
+                n,
+            ),
+            len(document) + len(self._system) + 64,
+        )
 
     @classmethod
     def load(
@@ -140,17 +158,65 @@ class Document:
         **options: Unpack[GenerateOptions],
     ) -> Answer:
         """Answers a question about the document."""
-        tokens = self._prompt(str_argument("question", question))
-        options.setdefault("trim_start", self._message)
+        str_argument("question", question)
+        if self._message:
+            return self.chat(question, progress=progress, **options)
+        tokens = self.context.model.tokenize(self._with_question(question))
+        return self._answer(Prompt.of_tokens(self.context.model, tokens, options), progress)
+
+    def chat(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Answers a conversation about the document, as Model.chat does. The first message is a
+        user's, and the document goes in front of it. Only the tokens behind the document are
+        read."""
+        if not self._message:
+            raise Unsupported(
+                "the document was read as plain text, without a chat template: ask continues it",
+                C.UNSUPPORTED,
+            )
+        asked = messages_of(messages)
+        if asked:
+            asked[0] = self._first(asked[0])
+        if self._system:
+            asked.insert(0, {"role": "system", "content": self._system})
+        prompt = ChatPrompt(self.context.model, asked, {"thinking": self._thinking}, options)
+        return self._answer(prompt, progress)
+
+    def _first(self, message: Any) -> Any:
+        """The first message, with the document in front of it."""
+        try:
+            role, content = message["role"], message["content"]
+        except (TypeError, KeyError):
+            return message  # the library names what is wrong
+        if role != "user":
+            raise BadArgument(
+                f"messages[0].role: found {shown(role)}, expected 'user': the document goes in "
+                "front of this message; read(text, system=...) takes a system message",
+                C.BAD_ARGUMENT,
+            )
+        if isinstance(content, str):
+            return {**message, "content": self._with_question(content)}
+        if is_list(content):  # parts become lines
+            return {**message, "content": [{"type": "text", "text": self._text_part()}, *content]}
+        return message
+
+    def _text_part(self) -> str:
+        """The document as a part of a content. The library puts a line break after it."""
+        return self._with_question("")[:-1]
+
+    def _answer(self, prompt: Prompt, progress: ProgressCallback | None) -> Answer:
         try:
             session, own = self._session.fork(), True
         except (
             Unsupported
         ):  # selectors that cannot fork: the document's session goes back and forth
             session, own = self._session, False
-        if self._message:
-            options = {"reasoning": reasoning_of(self._inside.value, self._thinking), **options}
-        return Answer(session, tokens, dict(options), progress, close_session=own)
+        return Answer(session, prompt, progress, close_session=own)
 
     def save(self, path: Path, *, progress: ProgressCallback | None = None) -> None:
         """Saves the document in a file that only its owner can read, for Model.load_document and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import ctypes
+import dataclasses
 import os
 import threading
 import weakref
@@ -23,9 +24,8 @@ from ._library import (
     lib,
     str_argument,
     tokens_argument,
-    tokens_array,
 )
-from ._options import Thinking, chat_options, generate_options, with_seed
+from ._prompt import ChatPrompt, Message, Piece, Prompt, Said, ToolCall, split_options
 from ._scheduler import Job, JobEnd, SchedulerThread
 from ._settings import Options, SettingValue, set_setting
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from . import Model
-    from ._messages import Message
     from ._options import GenerateOptions
+    from ._prompt import AnswerOptions
 
 
 class Reply(Job, Iterator[str], AsyncIterator[str]):
@@ -42,51 +42,61 @@ class Reply(Job, Iterator[str], AsyncIterator[str]):
 
     It is computed whether or not anyone reads it. Closing it ends it. `text` waits for the end, and
     `await reply.wait()` does so without blocking an event loop. The other members tell what has
-    arrived. An error of the library is raised by the iteration, `text` and `wait`.
+    arrived; Answer describes those of an answer to a conversation. An error of the library is
+    raised by the iteration, `text` and `wait`.
     """
 
-    def __init__(self, thread: SchedulerThread, tokens: list[int], options: Options):
-        self._array = tokens_array(tokens)
-        super().__init__(self._array, len(tokens), options.pointer)
+    def __init__(self, thread: SchedulerThread, prompt: Prompt):
+        assert prompt.options is not None
+        super().__init__(prompt.tokens, prompt.n_tokens, prompt.options.pointer)
         self._thread = thread
-        self._keep: Options | None = options
+        self._prompt = prompt
         #: The seed of the answer. With seed=-1 it is the random seed.
-        self.seed = int(options.get("seed"))
-        self._with_logprobs = options.get("logprobs") == "true"
+        self.seed = prompt.seed
         self._change = threading.Condition()
         self._waiting: set[Callable[[], None]] = set()  # event loops to wake
         self._unread: collections.deque[str] = collections.deque()
-        self._text: list[str] = []
+        self._said = Said()
         #: Tokens so far, without an end token.
-        self.tokens_so_far: list[int] = []
+        self.tokens_so_far = self._said.tokens
         #: With logprobs=True, per token: (logprob, [(token id, logprob), ...]).
-        self.logprobs: list[tuple[float, list[tuple[int, float]]]] = []
+        self.logprobs = self._said.logprobs
         self._end: JobEnd | None = None
+        self._finish: str | None = None
+        #: The answer to a conversation as its next message; None: it has not ended by itself.
+        self.message: dict[str, Any] | None = None
         thread.submit(self)
 
     # ---- in the scheduler's thread
 
     def on_submit(self) -> None:
-        self._array = self.tokens = self.options = self._keep = None
+        self.tokens = self.options = None
+        self._prompt.drop()
 
     def on_token(self, token: Any) -> bool:
-        t = token.contents
-        text = ctypes.string_at(t.text, t.text_len).decode() if t.text_len else ""
+        piece = self._prompt.piece(token)
         with self._change:
-            if t.id >= 0:
-                self.tokens_so_far.append(t.id)
-                if self._with_logprobs:
-                    top = [(one.token, one.logprob) for one in t.top[: t.n_top]]
-                    self.logprobs.append((t.logprob, top))
-            if text:
-                self._text.append(text)
-                self._unread.append(text)
-                self._wake()
+            self._take(piece)
         return True
 
     def on_end(self, end: JobEnd) -> None:
+        finish = C.FINISHES[end.finish]
         with self._change:
-            self._end = end
+            if end.status == C.OK:
+                try:
+                    last = self._prompt.end(C.Result(end.finish, end.n_tokens))
+                except Exception as error:  # no memory: nobody else can report it
+                    end = dataclasses.replace(end, status=C.INTERNAL, error=str(error))
+                else:
+                    self._take(last.piece)
+                    finish, self.message = last.finish, last.message
+            self._end, self._finish = end, finish
+            self._wake()
+
+    def _take(self, piece: Piece) -> None:
+        self._said.add(piece)
+        if piece.text:
+            self._unread.append(piece.text)
             self._wake()
 
     def _wake(self) -> None:
@@ -102,8 +112,21 @@ class Reply(Job, Iterator[str], AsyncIterator[str]):
 
     @property
     def finish(self) -> str | None:
-        """Returns "stop", "length", "context" or "aborted"; None: the answer has not ended."""
-        return None if self._end is None else C.FINISHES[self._end.finish]
+        """Returns "stop", "tool_calls", "length", "context" or "aborted"; None: the answer has not
+        ended."""
+        return self._finish
+
+    @property
+    def reasoning(self) -> str:
+        """The model's reasoning so far."""
+        with self._change:
+            return "".join(self._said.reasoning)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls of tools that have ended."""
+        with self._change:
+            return list(self._said.calls)
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -136,7 +159,7 @@ class Reply(Job, Iterator[str], AsyncIterator[str]):
 
     def _whole(self) -> str:
         self._raise()
-        return "".join(self._text)
+        return "".join(self._said.text)
 
     def _raise(self) -> None:
         error = self._end.exception() if self._end is not None else None
@@ -299,19 +322,13 @@ class Engine:
             if isinstance(prompt, str)
             else tokens_argument("prompt", prompt, "a str or a list of tokens")
         )
-        return self._reply(tokens, dict(options))
+        return self._reply(Prompt.of_tokens(self.model, tokens, options))
 
     def chat(
-        self,
-        messages: Union[str, Sequence[Message]],
-        *,
-        thinking: Thinking = None,
-        date: str | None = None,
-        **options: Unpack[GenerateOptions],
+        self, messages: Union[str, Sequence[Message]], **options: Unpack[AnswerOptions]
     ) -> Reply:
         """Answers a conversation, as Model.chat does."""
-        tokens, given = chat_options(self.model, messages, thinking, date, dict(options))
-        return self._reply(tokens, given)
+        return self._reply(ChatPrompt(self.model, messages, *split_options(options)))
 
     def generate_many(
         self,
@@ -334,10 +351,9 @@ class Engine:
             for reply in replies:
                 reply.close()
 
-    def _reply(self, tokens: list[int], options: dict[str, Any]) -> Reply:
-        made = generate_options(with_seed(options), self.model._handle.pointer)
+    def _reply(self, prompt: Prompt) -> Reply:
         self._handle.pointer  # an error if the engine is closed
-        return Reply(self._thread, tokens, made)
+        return Reply(self._thread, prompt)
 
     def submit(self, job: Job) -> None:
         """Adds a job. Programs use generate and chat; servers have jobs of their own."""

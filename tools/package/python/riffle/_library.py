@@ -36,6 +36,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_version": (c_char_p, []),
     "riffle_status_name": (c_char_p, [c_int]),
     "riffle_options_create": (c_void_p, []),
+    "riffle_options_copy": (c_void_p, [c_void_p]),
     "riffle_options_free": (None, [c_void_p]),
     "riffle_options_set": (c_int, [c_void_p, c_char_p, c_char_p]),
     "riffle_options_get": (c_char_p, [c_void_p, c_char_p]),
@@ -64,17 +65,22 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "riffle_token_piece": (c_char_p, [c_void_p, c_int32]),
     "riffle_is_end_token": (c_bool, [c_void_p, c_int32]),
-    "riffle_chat_prompt": (
+    "riffle_document_question": (
+        c_int,
+        [c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_char), c_size_t, POINTER(c_size_t)],
+    ),
+    "riffle_document_tokens": (
         c_int,
         [
             c_void_p,
-            POINTER(C.Message),
+            c_char_p,
             c_size_t,
+            c_char_p,
+            c_bool,
             c_void_p,
             POINTER(c_int32),
             c_size_t,
             POINTER(c_size_t),
-            POINTER(c_bool),
         ],
     ),
     "riffle_context_create": (c_int, [c_void_p, c_void_p, *CREATE]),
@@ -137,9 +143,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "riffle_request_usage": (c_int, [c_void_p, POINTER(C.Json)]),
     "riffle_request_response": (c_int, [c_void_p, POINTER(C.Json)]),
-    "riffle_request_error": (c_char_p, [c_void_p]),
+    "riffle_request_answer": (c_void_p, [c_void_p, c_size_t]),
+    "riffle_request_call": (c_bool, [c_void_p, c_size_t, c_size_t, POINTER(C.ToolCall)]),
+    "riffle_random_seed": (c_uint64, []),
     "riffle_grammar_create": (c_int, [c_void_p, c_int, c_char_p, c_size_t, *CREATE]),
-    "riffle_grammar_continue": (c_int, [c_void_p, c_char_p, c_size_t, *CREATE]),
     "riffle_grammar_free": (None, [c_void_p]),
 }
 

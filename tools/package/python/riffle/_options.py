@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import numbers
-import secrets
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from . import _structs as C
 from ._library import BadArgument, check, lib, unknown_name, wrong_type
-from ._messages import Message, continued_text, messages_of
 from ._settings import Options, table
 
 if TYPE_CHECKING:
@@ -73,21 +71,6 @@ class Grammar:
         )
         self.pointer = pointer
 
-    @classmethod
-    def behind(cls, grammar: Grammar, text: str) -> Grammar:
-        """The same grammar for an answer that continues a text."""
-        pointer, err = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
-        data = text.encode()
-        check(
-            lib.riffle_grammar_continue(
-                grammar.pointer, data, len(data), ctypes.byref(pointer), err, len(err)
-            ),
-            b"the last message, which the answer continues: " + err.value,
-        )
-        rest = cls.__new__(cls)
-        rest.pointer = pointer
-        return rest
-
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
             lib.riffle_grammar_free(self.pointer)
@@ -100,6 +83,10 @@ GRAMMARS = {
 }
 
 
+#: The fields of a request with these meanings.
+FIELDS = {"grammar": "grammar", "json_schema": "json_schema", "regex": "guided_regex"}
+
+
 #: Asks the model to reason or not to; a word also says how long.
 Thinking = Union[bool, Literal["low", "medium", "high"], None]
 
@@ -110,13 +97,6 @@ def thinking_argument(value: Any) -> bool | str:
     if isinstance(value, str) and value in ("low", "medium", "high"):
         return value
     raise wrong_type("thinking", value, "True, False, 'low', 'medium' or 'high'")
-
-
-def reasoning_of(inside: bool, thinking: Thinking) -> Literal["none", "allowed", "begun"]:
-    """The place of reasoning in the answer to a message; a grammar does not constrain it."""
-    if inside:
-        return "begun"
-    return "none" if thinking is False else "allowed"
 
 
 #: Names of options in other packages, and the names to use here.
@@ -204,34 +184,19 @@ def set_option(options: Options, name: str, row: Mapping[str, Any], value: Any) 
     options.set(row["name"], value, name)
 
 
-#: Bits of a random seed: JSON readers that keep numbers as doubles do not round such a seed.
-SEED_BITS = 53
-
-
-def with_seed(options: dict[str, Any]) -> dict[str, Any]:
+def with_seed(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options with a random seed in place of -1."""
     seed = options.get("seed")
     if isinstance(seed, numbers.Integral) and seed == -1:
-        return {**options, "seed": secrets.randbits(SEED_BITS)}
+        return {**options, "seed": lib.riffle_random_seed()}
     return options
 
 
-def set_grammar(options: Options, model: Any, name: str, value: Any, begun: str) -> None:
-    grammar = Grammar(model, GRAMMARS[name], grammar_text(name, value))
-    if begun:
-        grammar = Grammar.behind(grammar, begun)
-    options.set_grammar(grammar.pointer)  # the options keep it
-
-
-def generate_options(given: dict[str, Any], model: Any) -> Options:
-    """Returns the library's options of keyword arguments.
-
-    An option that is None is left out. _begun: the text of a message that the answer continues."""
-    begun = given.get("_begun", "")
-    given = {k: v for k, v in given.items() if v is not None and k != "_begun"}
+def generate_options(given: Mapping[str, Any], model: Any) -> Options:
+    """Returns the library's options of keyword arguments. An option that is None is left out."""
+    given = {k: v for k, v in given.items() if v is not None}
     rows = options_by_name()
-    if len(given.keys() & GRAMMARS.keys()) > 1:
-        raise TypeError("found several of grammar, json_schema and regex; expected one")
+    check_one_grammar(given)
     options = Options()
     for name, value in given.items():
         if name in rows:
@@ -243,7 +208,8 @@ def generate_options(given: dict[str, Any], model: Any) -> Options:
         elif name == "logit_bias":
             options.set_logit_bias(biases_of(value))
         elif name in GRAMMARS:
-            set_grammar(options, model, name, value, begun)
+            grammar = Grammar(model, GRAMMARS[name], grammar_text(name, value))
+            options.set_grammar(grammar.pointer)  # the options keep it
         else:
             names = rows.keys() | GRAMMARS.keys() | {"stop", "dry_sequence_breakers", "logit_bias"}
             raise unknown_name(
@@ -257,18 +223,16 @@ def generate_options(given: dict[str, Any], model: Any) -> Options:
     return options
 
 
-def chat_options(
-    model: Model,
-    messages: str | Sequence[Message],
-    thinking: Thinking,
-    date: str | None,
-    options: dict[str, Any],
-) -> tuple[list[int], dict[str, Any]]:
-    """Returns the prompt's tokens and the options of an answer to a conversation."""
-    messages = messages_of(messages)
-    inside = ctypes.c_bool()
-    tokens = model.chat_tokens(messages, thinking=thinking, date=date, _inside=inside)
-    begun = "" if inside.value else continued_text(messages, model.info.reasoning_end)
-    # White space after text that is continued belongs to the answer.
-    options.setdefault("trim_start", not begun)
-    return tokens, {"reasoning": reasoning_of(inside.value, thinking), "_begun": begun, **options}
+def check_one_grammar(given: Mapping[str, Any]) -> None:
+    if len(given.keys() & GRAMMARS.keys()) > 1:
+        raise TypeError("found several of grammar, json_schema and regex; expected one")
+
+
+def grammar_fields(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the field of a request that constrains its answer, and the options without it."""
+    given = {k: v for k, v in given.items() if v is not None}
+    check_one_grammar(given)
+    fields = {
+        FIELDS[name]: grammar_text(name, value) for name, value in given.items() if name in GRAMMARS
+    }
+    return fields, {name: value for name, value in given.items() if name not in GRAMMARS}

@@ -28,9 +28,11 @@ class Refusal(Exception):
         type: str = "invalid_request_error",
         code: str | None = None,
         param: str | None = None,
+        riffle_code: int = C.BAD_ARGUMENT,
     ):
         super().__init__(message)
         self.status = status
+        self.riffle_code = riffle_code
         self.error = {"message": message, "type": type, "param": param, "code": code}
 
 
@@ -61,7 +63,7 @@ class Request:
         refusal = lib.riffle_request_refusal(self._pointer) if self._pointer else None
         if not refusal:  # no memory for the request itself
             words = (text or b"").decode("utf-8", "replace") or "out of memory"
-            raise Refusal(503, words, type="server_error")
+            raise Refusal(503, words, type="server_error", riffle_code=code)
         found = facts(refusal)
         raise Refusal(
             found["http_status"],
@@ -69,21 +71,75 @@ class Request:
             type=found["type"],
             code=found["code"] or None,
             param=found["param"] or None,
+            riffle_code=code,
         )
 
-    def prepare(self, model: Model, name: str, fingerprint: str) -> None:
-        """Makes the prompts' tokens. name and fingerprint: model and system_fingerprint of
-        answers."""
+    def prepare(self, model: Model) -> None:
+        """Makes the prompts' tokens."""
         self._check(
             lib.riffle_request_prepare(
                 self._pointer, model._handle.pointer, self._error, len(self._error)
             ),
             self._error.value,
         )
-        self._check(
-            lib.riffle_request_set_names(self._pointer, name.encode(), fingerprint.encode())
-        )
         self.info = facts(lib.riffle_request_info(self._pointer))
+
+    def set_names(self, model: str, fingerprint: str) -> None:
+        """Sets model and system_fingerprint of the answers."""
+        self._check(
+            lib.riffle_request_set_names(self._pointer, model.encode(), fingerprint.encode())
+        )
+
+    def tokens(self, index: int) -> tuple[Any, int]:
+        """A pointer to the prompt's tokens, and their number. Valid until drop_prompts."""
+        n = ctypes.c_size_t()
+        return lib.riffle_request_tokens(self._pointer, index, ctypes.byref(n)), n.value
+
+    def options_pointer(self, index: int) -> Any:
+        """riffle_options of an answer, valid until drop_prompts."""
+        return lib.riffle_request_options(self._pointer, index)
+
+    def drop_prompts(self) -> None:
+        lib.riffle_request_drop_prompts(self._pointer)
+
+    def token(self, index: int, token: Any, chunk: bool = True) -> bytes | None:
+        """Takes a pointer to an answer's next token. Returns a chunk, if there is one to send."""
+        json = C.Json()
+        self._check(
+            lib.riffle_request_token(
+                self._pointer, index, token, ctypes.byref(json) if chunk else None
+            )
+        )
+        return json_bytes(json)
+
+    def end(
+        self, index: int, result: C.Result, cached_tokens: int, chunk: bool = True
+    ) -> bytes | None:
+        """Ends an answer. Returns its last chunk."""
+        json = C.Json()
+        self._check(
+            lib.riffle_request_end(
+                self._pointer,
+                index,
+                ctypes.byref(result),
+                cached_tokens,
+                ctypes.byref(json) if chunk else None,
+            )
+        )
+        return json_bytes(json)
+
+    def answer(self, index: int) -> dict[str, Any]:
+        """Facts of riffle_request_answer."""
+        return facts(lib.riffle_request_answer(self._pointer, index))
+
+    def call(self, index: int, number: int) -> tuple[str, str, str, str]:
+        """Id, name, arguments and error of a call."""
+        call = C.ToolCall()
+        if not lib.riffle_request_call(self._pointer, index, number, ctypes.byref(call)):
+            raise IndexError(number)
+        texts = (call.id, call.name, call.arguments, call.error)
+        call_id, name, arguments, error = (text.decode("utf-8", "replace") for text in texts)
+        return call_id, name, arguments, error
 
     def jobs(self, on_event: Callable[[AnswerJob], None]) -> list[AnswerJob]:
         """The jobs of all answers, in the order of riffle_request_tokens."""
@@ -92,10 +148,10 @@ class Request:
         def submitted() -> None:
             left[0] -= 1
             if left[0] == 0:
-                lib.riffle_request_drop_prompts(self._pointer)
+                self.drop_prompts()
 
         return [
-            AnswerJob(self, self._pointer, index, submitted, on_event)
+            AnswerJob(self, index, submitted, on_event)
             for index in range(self.info["n_answers"])
         ]
 
@@ -122,16 +178,13 @@ class AnswerJob(Job):
     def __init__(
         self,
         request: Request,
-        pointer: ctypes.c_void_p,
         index: int,
         submitted: Callable[[], None],
         on_event: Callable[[AnswerJob], None],
     ):
-        n = ctypes.c_size_t()
-        tokens = lib.riffle_request_tokens(pointer, index, ctypes.byref(n))
-        super().__init__(tokens, n.value, lib.riffle_request_options(pointer, index))
+        super().__init__(*request.tokens(index), request.options_pointer(index))
         self._request = request  # it lives as long as the job
-        self._pointer, self._index = pointer, index
+        self._index = index
         self._submitted, self._on_event = submitted, on_event
         self._stream: bool = request.info["stream"]
         #: Chunks to send: the scheduler's thread appends, another thread takes them with popleft.
@@ -145,18 +198,12 @@ class AnswerJob(Job):
     def on_progress(self) -> None:
         self._on_event(self)
 
-    def _take(self, json: Any) -> None:
-        data = json_bytes(json)
-        if data is not None:
-            self.chunks.append(data)
+    def _take(self, chunk: bytes | None) -> None:
+        if chunk is not None:
+            self.chunks.append(chunk)
 
     def on_token(self, token: Any) -> bool:
-        json = C.Json()
-        code = lib.riffle_request_token(
-            self._pointer, self._index, token, ctypes.byref(json) if self._stream else None
-        )
-        self._request._check(code)
-        self._take(json)
+        self._take(self._request.token(self._index, token, self._stream))
         if token.contents.id >= 0:
             self.n_drawn += 1
         self._on_event(self)
@@ -172,13 +219,5 @@ class AnswerJob(Job):
         self._on_event(self)
 
     def _finish(self, end: JobEnd) -> None:
-        json, result = C.Json(), C.Result(end.finish, end.n_tokens)
-        code = lib.riffle_request_end(
-            self._pointer,
-            self._index,
-            ctypes.byref(result),
-            end.cached_tokens,
-            ctypes.byref(json) if self._stream else None,
-        )
-        self._request._check(code)
-        self._take(json)
+        result = C.Result(end.finish, end.n_tokens)
+        self._take(self._request.end(self._index, result, end.cached_tokens, self._stream))

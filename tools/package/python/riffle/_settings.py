@@ -17,8 +17,9 @@ SettingValue = Union[str, int, float, bool]
 class Options:
     """riffle_options: the settings of everything, each function reads its own."""
 
-    def __init__(self) -> None:
-        self.pointer = lib.riffle_options_create()
+    def __init__(self, copied: Any = None) -> None:
+        """copied: a pointer to riffle_options that are copied."""
+        self.pointer = lib.riffle_options_copy(copied) if copied else lib.riffle_options_create()
         if not self.pointer:
             raise MemoryError
 

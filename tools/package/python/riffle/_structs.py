@@ -32,11 +32,6 @@ class Progress(Struct):
     _fields_ = [("phase", c_int), ("done", c_double), ("total", c_double)]
 
 
-class Message(Struct):
-    C_NAME = "riffle_message"
-    _fields_ = [("role", c_char_p), ("content", c_char_p), ("reasoning", c_char_p)]
-
-
 class Logprob(Struct):
     C_NAME = "riffle_logprob"
     _fields_ = [("token", c_int32), ("logprob", c_float)]
@@ -69,7 +64,17 @@ class Json(Struct):
     _fields_ = [("data", POINTER(c_char)), ("len", c_size_t)]
 
 
-STRUCTS = [Progress, Message, Logprob, Token, Result, LogitBias, Json]
+class ToolCall(Struct):
+    C_NAME = "riffle_tool_call"
+    _fields_ = [
+        ("id", c_char_p),
+        ("name", c_char_p),
+        ("arguments", c_char_p),
+        ("error", c_char_p),
+    ]
+
+
+STRUCTS = [Progress, Logprob, Token, Result, LogitBias, Json, ToolCall]
 
 ProgressFn = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(Progress))
 TokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_size_t, POINTER(Token))

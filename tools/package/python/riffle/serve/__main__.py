@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from .. import Error
+from .. import _structs as C
 from .options import OptionError, parse, read_key_files, with_flags
 
 
@@ -13,8 +14,12 @@ def fail(code: int, text: str) -> int:
     return code
 
 
+#: Exit codes of the library's errors, as riffle(1) has them; all others are 1.
+EXIT_CODES = {C.BAD_MODEL: 3, C.OUT_OF_MEMORY: 4, C.NO_SLOT: 4}
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code, as riffle(1) lists them."""
+    """Returns the exit code; --help lists them."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         from .server import serve
@@ -26,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OptionError as error:
         return fail(2, str(error))
     except Error as error:
-        return fail(1, with_flags(str(error)))
+        return fail(EXIT_CODES.get(error.code, 1), with_flags(str(error)))
     except OSError as error:
         return fail(1, str(error))
     except KeyboardInterrupt:

@@ -40,6 +40,9 @@ def refusal_of(end: JobEnd) -> Refusal:
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    if coding.lower() != "identity":
+        raise Refusal(415, f"header Content-Encoding is {coding[:40]!r}, expected none")
     too_large = Refusal(
         413,
         f"the body has more than {limit} bytes, expected at most that (--max-body)",
@@ -169,7 +172,8 @@ class Answering:
             flags |= C.REQUEST_IGNORE_UNKNOWN
         request = Request(self.kind, data, served.serving.defaults, flags)
         served.check_model(request.info["model"])
-        request.prepare(served.engine.model, served.name, served.engine.fingerprint)
+        request.prepare(served.engine.model)
+        request.set_names(served.name, served.engine.fingerprint)
         return request
 
     async def watch(self, receive: Receive) -> None:

@@ -82,8 +82,9 @@ class Served:
             )
 
 
-def refused(refusal: Refusal) -> Response:
-    headers = {"Retry-After": "2"} if refusal.status in (429, 503) else None
+def refused(refusal: Refusal, headers: dict[str, str] | None = None) -> Response:
+    if refusal.status in (429, 503):
+        headers = {**(headers or {}), "Retry-After": "2"}
     return JSONResponse({"error": refusal.error}, refusal.status, headers=headers)
 
 
@@ -223,15 +224,24 @@ def page_file(name: str, media_type: str) -> Any:
     return get
 
 
+def described(route: Route) -> str:
+    method = "POST" if "POST" in (route.methods or ()) else "GET"
+    return f"{method} {route.path.replace('{name:path}', 'NAME')}"
+
+
 async def http_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = error.detail
-    if error.status_code in (404, 405):
-        text = f"found {request.method} {request.url.path[:100]!r}, expected one of " + ", ".join(
-            f"{'POST' if 'POST' in (route.methods or ()) else 'GET'} {route.path}"
-            for route in request.app.routes
-        )
-    return refused(Refusal(error.status_code, text))
+    text, headers = error.detail, dict(error.headers or {})
+    found = f"found {request.method} {request.url.path[:100]!r}, expected "
+    if error.status_code == 404:
+        text = found + "one of " + ", ".join(map(described, request.app.routes))
+    elif error.status_code == 405:
+        methods = sorted(set(headers.get("Allow", "").replace(",", " ").split()) | {"OPTIONS"})
+        headers = {"Allow": ", ".join(methods)}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
+        text = found + " or ".join(methods)
+    return refused(Refusal(error.status_code, text), headers)
 
 
 async def failure(_request: HttpRequest, error: Exception) -> Response:

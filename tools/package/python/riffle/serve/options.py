@@ -163,8 +163,11 @@ def make_parser() -> argparse.ArgumentParser:
         usage="riffle-serve -m MODEL [options]",
         description="Answers requests in the form of OpenAI's HTTP API. The page / shows what is "
         "loaded and what runs.",
-        epilog="Environment: RIFFLE_MODEL is the model without -m; RIFFLE_API_KEY is a key in "
-        "addition to --api-key.",
+        epilog="The base URL, such as http://127.0.0.1:8080/v1, is the only line on stdout. It is "
+        "printed as soon as requests are answered. Exit codes: 0 after SIGTERM or Ctrl-C, 1 an "
+        "error such as a port in use, 2 wrong flags, 3 a bad model file, 4 too little memory, 130 "
+        "Ctrl-C while the model is loaded. Environment: RIFFLE_MODEL is the model without -m; "
+        "RIFFLE_API_KEY is a key in addition to --api-key.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -183,8 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="address to listen on; with the default, only programs on this machine can connect "
         "(default: 127.0.0.1)")  # fmt: skip
     add("--port", metavar="N", type=number(0, 65535), default=8080,
-        help="0: any free port; a line on stderr tells which, unless --quiet is given "
-        "(default: 8080)")  # fmt: skip
+        help="0: any free port; the line on stdout tells which (default: 8080)")  # fmt: skip
     add("--api-key", metavar="KEY", action="append", dest="api_keys", default=[],
         help="refuse requests without this key; may be given again. Other users of the machine can "
         "see it in the list of processes; --api-key-file hides it")  # fmt: skip
@@ -192,7 +194,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--allow-origin", metavar="URL", action="append", dest="allow_origins", default=[],
         help="let web pages of this origin, such as https://example.org, send requests; may be "
         "given again. Without it, only riffle's own page may")  # fmt: skip
-    add("--access-log", action="store_true", help="print a line for each request")
+    add("--access-log", action="store_true",
+        help="print a line for each request, also for one that is not HTTP")  # fmt: skip
 
     limits = parser.add_argument_group("limits")
     add = limits.add_argument

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -14,7 +15,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import Engine, Model
+from .. import BadModel, Engine, FileError, Model, Unsupported
+from .. import _structs as C
 from .app import Served, make_app
 from .options import Serving
 
@@ -26,6 +28,24 @@ PROMPT_PART = 256
 def say(serving: Serving, text: str) -> None:
     if not serving.quiet:
         print(f"[{text}]", file=sys.stderr, flush=True)
+
+
+class Log(logging.Handler):
+    """uvicorn's log in the form of this program's lines."""
+
+    def __init__(self, serving: Serving):
+        super().__init__(logging.WARNING)
+        self.serving = serving
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)  # with the traceback of an exception
+        if text.startswith("Cancel "):  # "Cancel N running task(s), timeout ... exceeded"
+            text = "--shutdown-timeout is over: the running answers are ended"
+            say(self.serving, text)
+        elif record.levelno >= logging.ERROR:
+            print(f"riffle-serve: {text}", file=sys.stderr, flush=True)
+        elif self.serving.access_log:  # such as a request that is not HTTP, which is answered
+            say(self.serving, text)
 
 
 def protocol_of(serving: Serving) -> type[H11Protocol]:
@@ -141,13 +161,19 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def load(serving: Serving) -> Model:
+    """Loads the model. A file that is missing or not supported is a bad model, as for riffle."""
+    try:
+        return Model(serving.model, chat_template=serving.chat_template, weights=serving.weights)
+    except (FileError, Unsupported) as error:
+        raise BadModel(str(error), C.BAD_MODEL) from None
+
+
 def serve(serving: Serving) -> None:
     """Serves until SIGTERM or Ctrl-C."""
     listener = listen(serving)  # a busy port is an error before the model is loaded
     try:
-        with Model(
-            serving.model, chat_template=serving.chat_template, weights=serving.weights
-        ) as model:
+        with load(serving) as model:
             # Parts of a second: other answers wait while a part of a prompt is read.
             part = PROMPT_PART * model.info.n_layers
             serving.settings.setdefault("max_inject_tokens", part)
@@ -172,6 +198,7 @@ def run(serving: Serving, engine: Engine, listener: socket.socket) -> None:
         ws="none",
         loop="asyncio",
         lifespan="off",
+        log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -179,15 +206,18 @@ def run(serving: Serving, engine: Engine, listener: socket.socket) -> None:
         timeout_graceful_shutdown=max(1, round(serving.shutdown_timeout)),
         h11_max_incomplete_event_size=32768,
     )
+    log = logging.getLogger("uvicorn")
+    log.handlers, log.propagate = [Log(serving)], False
     if engine.notice:
         say(serving, engine.notice)
     if not serving.loopback and not serving.api_keys:
         say(serving, f"--host {serving.host} without --api-key: anyone who reaches it may use it")
     say(
         serving,
-        f"{url_of(listener)}/v1: {served.name}; {engine.context_length} tokens of context; "
-        f"{engine.max_seqs} answers at once; process {os.getpid()}",
+        f"{served.name}; {engine.context_length} tokens of context; {engine.max_seqs} answers at "
+        f"once; process {os.getpid()}",
     )
+    print(f"{url_of(listener)}/v1", flush=True)
     # uvicorn raises the signal that ended it again, for these handlers; the engine closes then.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
