@@ -87,7 +87,7 @@ def test_tools_that_are_wrong_are_named(riffle, model, tool_model):
     for options, words in (
         ({"tools": [{"type": "x"}]}, "tools[0]"),
         ({"tools": TOOLS, "tool_choice": "body.x"}, 'tool_choice is "body.x"'),
-        ({"tool_choice": "required"}, "tools is missing, expected it with tool_choice"),
+        ({"tool_choice": "required"}, "tools is missing, expected tools with this tool_choice"),
     ):
         with pytest.raises(riffle.BadArgument) as error:
             tool_model.chat(ASKED, **options)
