@@ -103,6 +103,17 @@ Value value_of(const Json& json, int source) {
   return Value::dict(std::move(entries));
 }
 
+// Returns a value of the conversation, which is made before a rendering can be stopped.
+Value given(const Json& json, int source, const char* what) {
+  try {
+    return value_of(json, source);
+  } catch (const TemplateStop&) {
+    fail(RIFFLE_UNSUPPORTED,
+         "%s: found values nested deeper than %d levels, expected at most that many", what,
+         kDeepestValue);
+  }
+}
+
 size_t bytes_of(const ChatMessage& message) {
   size_t bytes = message.content.size() + message.reasoning.size();
   for (const ChatCall& call : message.calls)
@@ -158,8 +169,9 @@ Value ChatTemplate::message_value(const ChatMessage& message, int number) const 
   if (!message.calls.empty()) {
     std::vector<Value> calls;
     for (const ChatCall& call : message.calls) {
-      const Value arguments =
-          arguments_as_text_ ? text(call.text) : value_of(call.arguments, number);
+      const Value arguments = arguments_as_text_
+                                  ? text(call.text)
+                                  : given(call.arguments, number, "the arguments of a call");
       Value function = Value::dict(
           {{Value::string("name"), text(call.name)}, {Value::string("arguments"), arguments}});
       calls.push_back(Value::dict({{Value::string("id"), text(call.id)},
@@ -264,7 +276,7 @@ SourcedText ChatTemplate::rendered(const SpecialTexts& special,
     std::vector<Value> list;
     for (const Json& tool : *options.tools) {
       input.bytes += tool.dump().size();
-      list.push_back(value_of(tool, SourcedText::kTools));
+      list.push_back(given(tool, SourcedText::kTools, "tools"));
     }
     tools = Value::list(std::move(list));
   }

@@ -9,7 +9,6 @@
 namespace riffle {
 namespace {
 
-constexpr int kMaxDepth = 64;           // depth of nested lists and dictionaries
 constexpr int64_t kMaxSteps = 8 << 20;  // for any conversation, and one for 8 bytes of this one
 constexpr size_t kFreeBytes = size_t{128} << 20;  // for any conversation
 constexpr size_t kBytesPerByte = 24;              // and for each byte of this one
@@ -25,7 +24,8 @@ TemplateBudget::TemplateBudget(size_t input_bytes)
       bytes_(kFreeBytes + kBytesPerByte * input_bytes) {}
 
 TemplateBudget::Nested::Nested(TemplateBudget& budget) : budget_(budget) {
-  if (budget.nested_ >= kMaxDepth) template_stop(TemplateStop::LIMIT, "it nests filters too deep");
+  if (budget.nested_ >= kDeepestValue)
+    template_stop(TemplateStop::LIMIT, "it nests filters too deep");
   budget.nested_++;
 }
 
@@ -72,7 +72,7 @@ Value Value::function(std::string name) {
 
 namespace {
 int checked_depth(int depth) {
-  if (depth > kMaxDepth) template_stop(TemplateStop::LIMIT, "it nests lists too deep");
+  if (depth > kDeepestValue) template_stop(TemplateStop::LIMIT, "it nests lists too deep");
   return depth;
 }
 }  // namespace

@@ -11,6 +11,8 @@
 
 namespace riffle {
 
+inline constexpr int kDeepestValue = 64;  // depth of nested lists and dictionaries
+
 // Ends a rendering. RAISED: the template refuses the conversation, in its own words. FAILED: Python
 // would raise an exception. UNKNOWN: riffle does not support it. LIMIT: a bound was exceeded.
 struct TemplateStop {

@@ -5,7 +5,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume calls gbnf json_schema \
+FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json tokenizer_model chat_template batch_line batch_resume calls call_grammar gbnf json_schema \
                 regex
 # The folders that read hostile files are compiled with the sanitizers. All other code that they
 # call comes from the library as it is.

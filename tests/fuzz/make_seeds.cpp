@@ -393,8 +393,8 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
   for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json",
-                             "chat_template", "batch_line", "batch_resume", "calls", "session",
-                             "gbnf", "json_schema", "regex", "tokenizer_model"})
+                             "chat_template", "batch_line", "batch_resume", "calls", "call_grammar",
+                             "session", "gbnf", "json_schema", "regex", "tokenizer_model"})
     std::filesystem::create_directories(root + "/" + target);
 
   write_file(root + "/session/small", session(false));
@@ -566,6 +566,15 @@ int main(int argc, char** argv) {
       root + "/gbnf/all",
       "root ::= (item (\",\" \" \"? item){0,3} | \"[\" root \"]\") # comment\n"
       "item ::= [a-z0-9_\\-] [^\\x00-\\x1f\\u00e9]{2,} | .? \"\\n\\\"\" | (\"a\"* \"b\"+){300}\n");
+  for (const char format : {'\0', '\1', '\3', '\7'})
+    write_file(
+        root + "/call_grammar/" + std::to_string(format),
+        format + std::string(R"({"type":"object","properties":{"s":{"type":"string",)"
+                             R"("enum":["a"]},"o":{"anyOf":[{"type":"object","properties":)"
+                             R"({"n":{"type":"integer","minimum":2}}},{"$ref":"#/$defs/l"}]},)"
+                             R"("p":{"type":"string","pattern":"^a+$","minLength":1}},)"
+                             R"("required":["s"],"$defs":{"l":{"type":"array","items":)"
+                             R"({"type":["string","null"]},"maxItems":3}}})"));
   write_file(root + "/json_schema/object",
              R"({"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":20},)"
              R"("b":{"enum":["x",1.5,null,{"c":[]}]},"d":{"$ref":"#/$defs/n"}},"required":["a"],)"

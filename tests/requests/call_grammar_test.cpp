@@ -54,7 +54,7 @@ std::string refusal(const std::string& parameters, const CallFormat& format) {
   try {
     (void)made(use_of(parameters), format);
   } catch (const Error& e) {
-    CHECK(e.status() == RIFFLE_UNSUPPORTED);
+    CHECK((e.status() == RIFFLE_UNSUPPORTED || e.status() == RIFFLE_BAD_ARGUMENT));
     return e.what();
   }
   return "none";
@@ -174,6 +174,34 @@ TEST_CASE("schemas that calls without JSON cannot have are refused", "[requests]
   CHECK(
       refusal(object(R"("a":{"type":"array","items":{"type":"null"},"prefixItems":[{}]})"), gemma())
           .find("found prefixItems") != std::string::npos);
+}
+
+TEST_CASE("schemas of the wrong form are refused, in every syntax of calls", "[requests]") {
+  const std::string no_list = ", expected a list of values", f = "function \"f\", parameters";
+  for (const CallFormat* const format : {&xml(), &glm(), &lfm(), &gemma()}) {
+    INFO(format->name);
+    CHECK(refusal(R"({"type":"object","properties":[]})", *format).find("/properties: found []") !=
+          std::string::npos);
+    CHECK(refusal(R"({"type":"object","properties":{},"required":"a"})", *format)
+              .find("found \"a\"") != std::string::npos);
+    for (const char* const wrong : {R"({"type":"string","enum":"abc"})", R"({"enum":{"a":1}})",
+                                    R"({"anyOf":{"type":"string"}})", R"({"anyOf":"ab"})",
+                                    R"({"type":"object","properties":7})",
+                                    R"({"type":"object","properties":{},"required":{}})",
+                                    R"({"type":"string","maxLength":"2"})"}) {
+      INFO(wrong);
+      CHECK(refusal(object(R"("a":)" + std::string(wrong)), *format) != "none");
+    }
+  }
+  CHECK(refusal(object(R"("a":{"anyOf":{"type":"string"}})"), gemma()) ==
+        f + "/properties/a/anyOf: found {\"type\":\"string\"}" + no_list);
+  CHECK(refusal(object(R"("a":{"type":"string","enum":[]})"), xml()) ==
+        f + "/properties/a/enum: found []" + no_list);
+  CHECK(refusal(object(R"("a":{"type":"string","minLength":60001})"), gemma()) ==
+        f + "/properties/a/minLength: found 60001, expected at most 60000");
+  for (const CallFormat* const format : {&hermes(), &llama(), &xml(), &gemma(), &lfm()})
+    CHECK(refusal(R"({"type":"array","items":{"type":"string"}})", *format) ==
+          f + "/type: found \"array\", expected \"object\"");
 }
 
 TEST_CASE("Gemma 4's values are those of enum, anyOf, $ref and lists of types", "[requests]") {

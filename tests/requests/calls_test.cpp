@@ -109,6 +109,40 @@ TEST_CASE("a broken call loses no text and says where", "[requests]") {
         "stop({\"a\": }}\n!byte 49 of the call: arguments: byte 7 is not JSON'y'");
   check("hermes", "<tool_call>{\"name\": \"stop\", \"arguments\": {\"a\": [1",
         "stop({\"a\": [1!byte 50 of the call: the answer ended, expected the end of a value");
+  // Behind the arguments, in a value that is not passed on until it ends, and behind a good call.
+  check("hermes", "<tool_call>{\"name\": \"stop\", \"arguments\": {}, \"b\": z  \"q\"}</tool_call>",
+        "stop({}, \"b\": z  \"q\"}!byte 54 of the call: expected a comma or the end of an object");
+  check("hermes",
+        "<tool_call>{\"name\": \"stop\", \"arguments\": {}}\n{\"nam\": 1, \"k\": 3}</tool_call>",
+        "stop({})'{\"nam\": 1, \"k\": 3}'!byte 64 of the call: expected a name'</tool_call>'");
+  check("lfm2", "<|tool_call_start|>[stop(), x]<|tool_call_end|>",
+        "stop({})', '!byte 29 of the call: the answer ended, expected ('x]<|tool_call_end|>'");
+  check("xml", "<tool_call><function=stop><parameter=n>\n123",
+        "stop({\"n\": 123!byte 44 of the call: the answer ended, expected </parameter>");
+  check("xml", "<tool_call><function=stop><parameter=n>\n\"a</parameter></function>",
+        "stop({\"n\": \"a</parameter></function>!byte 66 of the call: the answer ended, expected "
+        "</parameter>");
+  check("glm", "<tool_call>stop<arg_key>n</arg_key><arg_value>12",
+        "stop({\"n\": 12!byte 49 of the call: the answer ended, expected </arg_value>");
+}
+
+TEST_CASE("a parameter that is written twice breaks its call", "[requests]") {
+  check("xml",
+        "<tool_call><function=stop><parameter=n>1</parameter><parameter=n>2</parameter></function>"
+        "</tool_call>",
+        "stop({\"n\": 1<parameter=n>2</parameter></function>!byte 53 of the call: found the "
+        "parameter \"n\" twice, expected it once");
+  check("glm",
+        "<tool_call>stop<arg_key>n</arg_key><arg_value>1</arg_value><arg_key>n</arg_key>"
+        "<arg_value>2</arg_value></tool_call>",
+        "stop({\"n\": 1<arg_key>n</arg_key><arg_value>2</arg_value>!byte 60 of the call: found the "
+        "parameter \"n\" twice, expected it once");
+}
+
+TEST_CASE("an end marker that is cut is no content", "[requests]") {
+  check("hermes", "<tool_call>{\"name\": \"stop\", \"arguments\": {}}\n</to", "stop({})");
+  check("lfm2", "<|tool_call_start|>[stop()]<|tool_ca", "stop({})");
+  check("gemma4", "<|tool_call>call:stop{}<tool_", "stop({})");
 }
 
 TEST_CASE("calls as XML (Qwen3-Coder, Qwen3.5)", "[requests]") {
@@ -195,6 +229,8 @@ TEST_CASE("calls of LFM2", "[requests]") {
         "stop({\"a\": {\"k\": {\"l\": [1, 2]}}})");
   check("lfm2", "<|tool_call_start|>[{\"name\": \"stop\", \"arguments\": {}}]<|tool_call_end|>",
         "stop({})");
+  check("lfm2", "<|tool_call_start|>[stop(a=\"b\\/c\\d\")]<|tool_call_end|>",
+        "stop({\"a\": \"b\\/c\\\\d\"})");
   check("lfm2", "<|tool_call_start|>[stop(3)]<|tool_call_end|>",
         "stop({3)]!byte 26 of the call: expected a keyword and =");
 }

@@ -436,4 +436,15 @@ TEST_CASE("tools that a model cannot have are refused", "[requests]") {
   CHECK(refused(with(kTools)) ==
         "tools: field body.tools is not supported: riffle does not know how this model writes "
         "calls of tools");
+  model->model->chat = std::make_unique<const ChatTemplate>(std::string_view(
+      "{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>{% for m in messages %}"
+      "{{ m.content }}{% endfor %}"));
+  std::string deep = R"({"type":"string"})";
+  for (int i = 0; i < 31; ++i) deep = R"({"type":"object","properties":{"a":)" + deep + "}}";
+  const Request r = created(
+      with(R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + deep + "}}]"));
+  char err[1024] = "";
+  CHECK(riffle_request_prepare(r.get(), model.get(), err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK(std::string(err) ==
+        "tools: found values nested deeper than 64 levels, expected at most that many");
 }

@@ -4,12 +4,8 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <memory>
-#include <optional>
 
-#include "grammar/formats.h"
-#include "grammar/json_schema.h"
-#include "grammar/regex.h"
+#include "requests/calls/call_arguments.h"
 #include "requests/calls/json_scan.h"
 #include "requests/marks.h"
 #include "util/error.h"
@@ -21,203 +17,6 @@ using grammar::Expressions;
 using grammar::ExprId;
 
 constexpr uint32_t kMostCalls = 16;  // in a list
-
-// Returns the schema of the arguments as text. Without a word about additionalProperties there are
-// none: a call of an unknown parameter would fail. Arguments are an object, whatever the schema
-// says.
-std::string arguments_schema(const Tool& tool) {
-  const Json* const schema = tool.parameters();
-  if (!schema || !schema->is_object() || schema->empty())
-    return R"({"type":"object","additionalProperties":false})";
-  const auto has = [&](const char* key) { return schema->find(key) != nullptr; };
-  std::string text = schema->dump().substr(1);
-  if (!has("additionalProperties") && !has("allOf") && !has("anyOf") && !has("oneOf") &&
-      !has("$ref") && !has("patternProperties"))
-    text = "\"additionalProperties\":false," + text;
-  return has("type") ? "{" + text : "{\"type\":\"object\"," + text;
-}
-
-// A parameter of a function whose arguments are not written as JSON.
-struct Parameter {
-  std::string name;
-  const Json* schema;
-  bool required;
-  std::string place;  // a JSON pointer into the schema of the arguments
-
-  bool is(const char* type) const {
-    const Json* const t = schema->find("type");
-    return t && t->equals(type);
-  }
-  // Returns a count, such as maxLength; none: without the keyword.
-  uint32_t count(const char* key, uint32_t none) const {
-    const Json* const n = schema->find(key);
-    return n && n->is_number() ? static_cast<uint32_t>(std::clamp(n->number(), 0.0, 60000.0))
-                               : none;
-  }
-};
-
-// The schema of one function's arguments, and the grammars of its parts.
-class Arguments {
- public:
-  Arguments(const Tool& tool, Expressions* e) : tool_(tool), e_(*e) {
-    try {
-      parts_ = std::make_unique<grammar::JsonSchemaParts>(arguments_schema(tool), e);
-    } catch (const Error& error) {
-      refused(error, "");
-    }
-  }
-  // Returns the values at a place as JSON; "": all arguments.
-  ExprId json(const std::string& place) {
-    try {
-      return e_.rule(parts_->rule(place));
-    } catch (const Error& error) {
-      refused(error, place);
-    }
-  }
-  // Returns the values of another schema as JSON.
-  ExprId json_of(const std::string& text, const std::string& place) {
-    try {
-      return e_.rule(grammar::read_json_schema(text, &e_));
-    } catch (const Error& error) {
-      refused(error, place);
-    }
-  }
-  std::vector<Parameter> parameters() const {
-    const Json* const schema = tool_.parameters();
-    return schema && schema->is_object() ? members(*schema, "") : std::vector<Parameter>();
-  }
-  std::vector<Parameter> members(const Json& schema, const std::string& place) const;
-  // Returns text without quotes, up to the mark, which is included. lead: text before the mark that
-  // is not a part of the value.
-  ExprId text(const Parameter& p, std::string_view lead, std::string_view mark);
-  [[noreturn]] void refuse(const std::string& place, const std::string& text,
-                           riffle_status status = RIFFLE_UNSUPPORTED) const {
-    throw Error(status, "function \"" + json_string(tool_.name) + "\", parameters" +
-                            json_string(place) + ": " + text);
-  }
-
- private:
-  [[noreturn]] void refused(const Error& error, const std::string& place) const {
-    if (error.status() == RIFFLE_OUT_OF_MEMORY) throw error;
-    refuse(place, error.what(), error.status());
-  }
-  std::optional<std::vector<std::string>> words(const Parameter& p) const;
-  ExprId matching(const Parameter& p, std::vector<grammar::CodeRange> allowed);
-
-  const Tool& tool_;
-  Expressions& e_;
-  std::unique_ptr<grammar::JsonSchemaParts> parts_;
-};
-
-std::vector<Parameter> Arguments::members(const Json& schema, const std::string& place) const {
-  for (const char* const word :
-       {"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not", "if", "dependentRequired",
-        "dependentSchemas", "propertyNames", "enum", "const"})
-    if (schema.find(word))
-      refuse(place, std::string("found ") + word +
-                        ", expected an object's properties: this model writes calls that are no "
-                        "JSON");
-  std::vector<Parameter> out;
-  const Json* const properties = schema.find("properties");
-  const Json* const required = schema.find("required");
-  const std::span<const Json> names = required ? required->elements() : std::span<const Json>();
-  const auto is_required = [&](const std::string& name) {
-    return std::any_of(names.begin(), names.end(), [&](const Json& n) { return n.equals(name); });
-  };
-  for (const Json& name : names)
-    if (name.is_string() && !(properties && properties->find(name.string())))
-      refuse(place, "found the required member \"" + json_string(name.string()) +
-                        "\" without a property, expected a property of this name");
-  const size_t n = properties ? properties->size() : 0;
-  for (const char* const limit : {"minProperties", "maxProperties"})
-    if (const Json* const most = schema.find(limit);
-        most && most->is_number() &&
-        (limit[1] == 'i' ? most->number() > static_cast<double>(names.size())
-                         : most->number() < static_cast<double>(n)))
-      refuse(place, "found " + std::string(limit) + " " + most->dump() +
-                        ", expected a limit without effect: this model writes calls that are no "
-                        "JSON");
-  if (!properties) return out;
-  for (const auto& [name, property] : properties->members())
-    out.push_back(
-        {name, &property, is_required(name), place + "/properties/" + json_pointer_token(name)});
-  return out;
-}
-
-// Returns the texts of enum and const that the lengths allow; nullopt: neither is given.
-std::optional<std::vector<std::string>> Arguments::words(const Parameter& p) const {
-  const Json* const list = p.schema->find("enum");
-  const Json* const one = p.schema->find("const");
-  if (!list && !one) return std::nullopt;
-  std::vector<std::string> out;
-  for (const Json& value : list ? list->elements() : std::span(one, 1)) {
-    if (!value.is_string() || (one && !one->equals(value.string()))) continue;
-    const auto n =
-        static_cast<size_t>(std::count_if(value.string().begin(), value.string().end(), [](char c) {
-          return (static_cast<uint8_t>(c) & 0xc0) != 0x80;
-        }));
-    if (n >= p.count("minLength", 0) && n <= p.count("maxLength", grammar::kUnlimited))
-      out.push_back(value.string());
-  }
-  return out;
-}
-
-// Returns text that matches the pattern or the format, of characters that are allowed.
-ExprId Arguments::matching(const Parameter& p, std::vector<grammar::CodeRange> allowed) {
-  const Json* const format = p.schema->find("format");
-  const Json* const given = p.schema->find("pattern");
-  const char* const known =
-      format && format->is_string() ? grammar::format_pattern(format->string()) : nullptr;
-  if (format && (given || !known))
-    refuse(p.place, given ? std::string("found pattern and format, expected one of them")
-                          : "found format " + format->dump() + ", expected one of " +
-                                grammar::format_names());
-  if (given && !given->is_string())
-    refuse(p.place, "found a pattern that is no string, expected a regular expression");
-  grammar::RegexOptions options;
-  options.search = true;
-  options.chars = [&](const std::vector<grammar::CodeRange>& ranges) {
-    return e_.chars(grammar::common_ranges(ranges, allowed));
-  };
-  try {
-    const grammar::Regex regex = grammar::read_regex(given ? given->string() : known, options, &e_);
-    const uint32_t low = p.count("minLength", 0), high = p.count("maxLength", grammar::kUnlimited);
-    if (regex.min < low || (high != grammar::kUnlimited && regex.max > high))
-      refuse(p.place,
-             "found minLength or maxLength together with a pattern or format that has "
-             "other lengths; write the lengths into the pattern");
-    return regex.expr;
-  } catch (const Error& error) {
-    refused(error, p.place);
-  }
-}
-
-ExprId Arguments::text(const Parameter& p, std::string_view lead, std::string_view mark) {
-  for (const char* const word : {"not", "allOf", "anyOf", "oneOf", "$ref"})
-    if (p.schema->find(word))
-      refuse(p.place, std::string("found ") + word +
-                          ", expected a string without it: this model writes strings without "
-                          "quotes");
-  const ExprId end = e_.text(std::string(lead) + std::string(mark));
-  const bool formed = p.schema->find("pattern") || p.schema->find("format");
-  if (const auto listed = words(p)) {
-    if (formed) refuse(p.place, "found enum or const with pattern or format, expected one of them");
-    for (const std::string& word : *listed)
-      if (word.find(mark) != word.npos)
-        refuse(p.place, "found the value \"" + json_string(word) + "\", expected none with " +
-                            std::string(mark) + ", which ends a value of this model");
-    return e_.sequence({e_.words(*listed), end});
-  }
-  const uint32_t low = p.count("minLength", 0), high = p.count("maxLength", grammar::kUnlimited);
-  if (!formed && low == 0 && high == grammar::kUnlimited) return e_.until(mark);
-  // Characters that cannot begin the mark, so that its place is the text's end.
-  const auto first = static_cast<uint8_t>(mark[0]);
-  std::vector<grammar::CodeRange> allowed = {{0, first - 1u}, {first + 1u, grammar::kLastCode}};
-  if (formed) return e_.sequence({matching(p, std::move(allowed)), end});
-  if (low > high) return Expressions::kNever;
-  allowed[0].low = 0x20;
-  return e_.sequence({e_.repeat(e_.chars(std::move(allowed)), low, high), end});
-}
 
 ExprId one_of(ToolList tools, Expressions* e, const std::function<ExprId(const Tool&)>& call) {
   std::vector<ExprId> ways;
@@ -301,7 +100,8 @@ class GemmaArguments {
                         "found no type, enum or const, expected one of them: this model "
                         "writes calls that are no JSON");
     std::vector<ExprId> ways;
-    for (const Json& one : type->elements()) ways.push_back(of_type(p, one));
+    for (const Json& one : arguments_.list(*p.schema, p.place, "type"))
+      ways.push_back(of_type(p, one));
     return e_.choice(std::move(ways));
   }
 
@@ -328,12 +128,12 @@ class GemmaArguments {
 
   // Values of enum and const.
   ExprId listed(const Parameter& p) {
-    const Json* const all = p.schema->find("enum");
+    const std::span<const Json> all = arguments_.list(*p.schema, p.place, "enum");
     const Json* const one = p.schema->find("const");
     const Json* const types = p.schema->find("type");
     std::vector<std::string> words;
-    for (const Json& v : all ? all->elements() : std::span(one, 1)) {
-      if (v.is_object() || v.is_array() || (all && one) ||
+    for (const Json& v : all.empty() ? std::span(one, 1) : all) {
+      if (v.is_object() || v.is_array() || (!all.empty() && one) ||
           (v.is_string() && v.string().find(kGemmaQuote) != std::string::npos))
         arguments_.refuse(p.place, "found the value " + v.dump().substr(0, 60) +
                                        " of enum or const, expected strings, numbers, true, false "
@@ -355,7 +155,7 @@ class GemmaArguments {
 
   ExprId alternatives(const Parameter& p) {
     alone(p, "anyOf");
-    const Json& all = *p.schema->find("anyOf");
+    const std::span<const Json> all = arguments_.list(*p.schema, p.place, "anyOf");
     std::vector<ExprId> ways;
     for (size_t i = 0; i < all.size(); ++i)
       ways.push_back(value({p.name, &all[i], true, p.place + "/anyOf/" + std::to_string(i)}));
@@ -400,7 +200,8 @@ class GemmaArguments {
     const Json* const items = p.schema->find("items");
     if (!items) arguments_.refuse(p.place, "found an array without items, expected items");
     const ExprId item = value({"", items, true, p.place + "/items"});
-    const uint32_t low = p.count("minItems", 0), high = p.count("maxItems", 1000);
+    const uint32_t low = arguments_.count(p, "minItems", 0),
+                   high = arguments_.count(p, "maxItems", 1000);
     if (low > high) return Expressions::kNever;
     const ExprId some =
         e_.sequence({item, e_.repeat(e_.sequence({e_.text(","), item}), low > 1 ? low - 1 : 0,

@@ -1,25 +1,29 @@
 #include "requests/calls/call_parser.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "util/error.h"
 
 namespace riffle::requests {
 namespace {
 
-// Passes on what a body says, and notes whether a call is open.
+// Passes on what a body says, and notes whether a call is open, and how much text is left behind
+// the last call that has ended.
 class Watch : public CallSink {
  public:
-  explicit Watch(CallSink* out) : out_(out) {}
+  Watch(CallSink* out, const std::string_view* text) : out_(out), text_(text) {}
   void content(std::string_view text) override { out_->content(text); }
   void begin(std::string_view name) override { out_->begin(name), began = open = true; }
   void arguments(std::string_view json) override { out_->arguments(json); }
-  void end() override { out_->end(), open = false; }
+  void end() override { out_->end(), open = false, left = text_->size(); }
   void broken(const std::string& error) override { out_->broken(error); }
   bool began = false, open = false;
+  std::optional<size_t> left;
 
  private:
   CallSink* out_;
+  const std::string_view* text_;
 };
 
 }  // namespace
@@ -78,13 +82,14 @@ bool MarkedCalls::outside(bool over, CallSink* out) {
 }
 
 bool MarkedCalls::inside(bool over, CallSink* out) {
-  Watch watch(out);
-  watch.open = open_;
   std::string_view text = held_;
+  Watch watch(out, &text);
+  watch.open = open_;
   const CallBody::Step step = body_->step(&text, over, &watch);
   const size_t used = held_.size() - text.size();
   open_ = watch.open;
   began_ = began_ || watch.began;
+  if (watch.left) ended_ = raw_.size() + held_.size() - *watch.left;
   raw_.append(held_, 0, used);
   held_.erase(0, used);
   if (step == CallBody::Step::MORE) return false;
@@ -103,12 +108,15 @@ bool MarkedCalls::inside(bool over, CallSink* out) {
         held_.erase(0, raw_.size());
       }
       // Text of earlier calls of the body has been taken.
-      if (!began_) out->content(raw_);
+      std::string_view rest = std::string_view(raw_).substr(std::min(ended_, raw_.size()));
+      if (began_) rest = without_left(rest);
+      if (!rest.empty()) out->content(rest);
       out->broken(error);
-      after_ = began_;
+      after_ = began_ && rest.empty();
     }
   }
   began_ = false;
+  ended_ = 0;
   return true;
 }
 

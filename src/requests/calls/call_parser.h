@@ -86,6 +86,7 @@ class MarkedCalls : public CallParser {
   std::unique_ptr<CallBody> body_;
   std::string held_;    // text that has not been taken
   std::string raw_;     // text of the body so far, with its marker
+  size_t ended_ = 0;    // text of raw_ up to the end of its last whole call
   std::string error_;   // SWALLOW
   bool open_ = false;   // a call of the body is open
   bool began_ = false;  // the body has had a call

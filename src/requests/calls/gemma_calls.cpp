@@ -31,7 +31,11 @@ class GemmaCall : public ConvertedCalls {
         }
         if (text->starts_with(kCall)) at_ = At::NAME;  // another call
         else if (!over && (kEnd.starts_with(*text) || kCall.starts_with(*text))) return Step::MORE;
-        else return Step::DONE;
+        else {
+          if (kEnd.starts_with(*text))
+            text->remove_prefix(text->size());  // the beginning of a marker that was cut
+          return Step::DONE;
+        }
       }
       if (text->empty()) return wait(over, "<tool_call|>");
       const Step step = at_ == At::NAME    ? name(text, over, out)

@@ -77,11 +77,19 @@ bool JsonScan::put(std::string_view* text, std::string* taken) {
     }
   }
   taken->append(*text);
-  *text = {};
+  text->remove_prefix(text->size());
   return false;
 }
 
 CallBody::Step CallObject::step(std::string_view* text, bool over, CallSink* out) {
+  if (from_) from_ = text->data();
+  const Step step = read(text, over, out);
+  if (from_) behind_.append(from_, text->data());
+  if (step == Step::BROKEN && !behind_.empty()) out->arguments(behind_);
+  return step;
+}
+
+CallBody::Step CallObject::read(std::string_view* text, bool over, CallSink* out) {
   for (;;) {
     if (at_ == At::VALUE || at_ == At::KEY) {
       const Step step = value(text, over, out);
@@ -145,7 +153,9 @@ CallBody::Step CallObject::value(std::string_view* text, bool over, CallSink* ou
     return Step::DONE;
   }
   at_ = At::COMMA;
-  return take_value(out);
+  const Step step = take_value(out);
+  if (step == Step::DONE && begun_ && !from_) from_ = text->data();
+  return step;
 }
 
 CallBody::Step CallObject::take_value(CallSink* out) {

@@ -34,6 +34,7 @@ class CallObject : public CallBody {
 
  private:
   enum class At { OBJECT, FIRST, KEY, COLON, VALUE, COMMA } at_ = At::OBJECT;
+  Step read(std::string_view* text, bool over, CallSink* out);
   Step value(std::string_view* text, bool over, CallSink* out);
   Step take_value(CallSink* out);
   Step begin(CallSink* out);
@@ -43,6 +44,10 @@ class CallObject : public CallBody {
   JsonScan scan_;
   std::string key_, value_, name_, waiting_;  // waiting_: arguments that came before the name
   bool named_ = false, begun_ = false, has_arguments_ = false;
+  // Text behind the arguments, which an object that is broken there adds to them. from_: the
+  // beginning of this text in the present step; null: the arguments have not ended.
+  std::string behind_;
+  const char* from_ = nullptr;
 };
 
 // Calls whose arguments become JSON while they are read.

@@ -26,7 +26,10 @@ class LfmCall : public ConvertedCalls {
       *text = without_left(*text);
       if (at_ == At::END) {
         if (text->starts_with(kEnd)) text->remove_prefix(kEnd.size());
-        else if (!over && kEnd.starts_with(*text)) return Step::MORE;
+        else if (kEnd.starts_with(*text)) {
+          if (!over) return Step::MORE;
+          text->remove_prefix(text->size());  // the beginning of a marker that was cut
+        }
         return Step::DONE;
       }
       if (text->empty()) return wait(over, "]");
@@ -121,7 +124,8 @@ class LfmCall : public ConvertedCalls {
     return Step::DONE;
   }
 
-  // Python's escapes that JSON lacks: \' and \xHH; all others are JSON's own.
+  // Python's escapes that JSON lacks: \' and \xHH; all others are JSON's own. \/ is JSON's alone,
+  // and the grammar of strings has it.
   Step string(std::string_view* text, bool over, CallSink* out) {
     while (!text->empty()) {
       const char c = text->front();
@@ -147,7 +151,7 @@ class LfmCall : public ConvertedCalls {
         return broken("expected hexadecimal digits");
       if (e == '\'') put("'", out);
       else if (e == 'x') put("\\u00" + std::string(digits), out);
-      else if (std::string_view("nrtbf\\\"u").find(e) != std::string_view::npos)
+      else if (std::string_view("nrtbf\\\"u/").find(e) != std::string_view::npos)
         put(text->substr(0, n), out);
       else put(json_string(text->substr(0, 2)), out);  // Python keeps unknown escapes
       text->remove_prefix(n);

@@ -2,6 +2,8 @@
 //     {"name": "f", "arguments": {"k": "v"}}                  Hermes, Qwen
 //     <function=f><parameter=k>v</parameter></function>       Qwen3-Coder, Qwen3.5
 //     f<arg_key>k</arg_key><arg_value>v</arg_value>           GLM
+#include <set>
+
 #include "requests/calls/formats.h"
 #include "requests/calls/json_scan.h"
 #include "util/json.h"
@@ -45,16 +47,21 @@ bool take_to(std::string_view* text, std::string_view mark, std::string* word) {
   return true;
 }
 
+std::string twice(const std::string& key) {
+  return "found the parameter \"" + json_string(key) + "\" twice, expected it once";
+}
+
 // Parameters in tags, as the arguments of a call. Strings are passed on as they are written.
 class Parameters {
  public:
   // Line breaks at the ends of a value belong to the tags.
   Parameters(const Tool* tool, bool lines) : tool_(tool), lines_(lines) {}
+  bool has(const std::string& key) const { return keys_.contains(key); }
   void key(std::string key, CallSink* out) {
     out->arguments((any_ ? ", \"" : "{\"") + json_string(key) + "\": ");
     any_ = true;
-    key_ = std::move(key);
-    text_ = is_text(tool_, key_);
+    text_ = is_text(tool_, key);
+    keys_.insert(std::move(key));
     value_.clear();
     scan_ = {};
     scanned_ = false;
@@ -84,6 +91,10 @@ class Parameters {
       return true;
     }
   }
+  // The value is cut: passes on what there is of it.
+  void cut(CallSink* out) {
+    if (!text_) out->arguments(value_);
+  }
   void end(CallSink* out) {
     out->arguments(any_ ? "}" : "{}");
     out->end();
@@ -107,7 +118,8 @@ class Parameters {
   bool lines_, any_ = false, text_ = false, first_ = false;
   JsonScan scan_;         // reads a value that begins as JSON
   bool scanned_ = false;  // its end is known
-  std::string key_, value_;
+  std::string value_;
+  std::set<std::string> keys_;
 };
 
 class XmlCall : public CallBody {
@@ -117,7 +129,10 @@ class XmlCall : public CallBody {
     constexpr std::string_view key = "<parameter=", end = "</function>";
     for (;;) {
       if (at_ == At::VALUE) {
-        if (!parameters_.value(text, "</parameter>", out)) return wait(over, "</parameter>");
+        if (!parameters_.value(text, "</parameter>", out)) {
+          if (over) parameters_.cut(out);
+          return wait(over, "</parameter>");
+        }
         at_ = At::PARAMETER;
       }
       *text = without_left(*text);
@@ -136,8 +151,12 @@ class XmlCall : public CallBody {
         parameters_.end(out);
         return Step::DONE;
       } else if (text->starts_with(key)) {
-        if (!take_to(text, ">", &word)) return wait(over, "the name of a parameter");
-        parameters_.key(word.substr(key.size()), out);
+        std::string_view rest = *text;
+        if (!take_to(&rest, ">", &word)) return wait(over, "the name of a parameter");
+        word = word.substr(key.size());
+        if (parameters_.has(word)) return broken(twice(word));
+        *text = rest;
+        parameters_.key(std::move(word), out);
         at_ = At::VALUE;
       } else if (key.starts_with(*text) || end.starts_with(*text)) {
         return wait(over, "<parameter= or </function>");
@@ -160,7 +179,10 @@ class GlmCall : public CallBody {
     constexpr std::string_view key = "<arg_key>", value = "<arg_value>";
     for (;;) {
       if (at_ == At::VALUE) {
-        if (!parameters_.value(text, "</arg_value>", out)) return wait(over, "</arg_value>");
+        if (!parameters_.value(text, "</arg_value>", out)) {
+          if (over) parameters_.cut(out);
+          return wait(over, "</arg_value>");
+        }
         at_ = At::KEY;
       }
       *text = without_left(*text);
@@ -180,8 +202,10 @@ class GlmCall : public CallBody {
       } else if (at_ == At::KEY && text->starts_with(key)) {
         std::string_view rest = text->substr(key.size());
         if (!take_to(&rest, "</arg_key>", &word)) return wait(over, "</arg_key>");
+        word = trimmed(word);
+        if (parameters_.has(word)) return broken(twice(word));
         *text = rest;
-        parameters_.key(trimmed(word), out);
+        parameters_.key(std::move(word), out);
         at_ = At::BETWEEN;
       } else if (at_ == At::BETWEEN && text->starts_with(value)) {
         text->remove_prefix(value.size());
@@ -224,7 +248,11 @@ class TagCall : public CallBody {
         const bool another = rest.starts_with('{') || rest.starts_with(kFunction);
         if (!another && !over && (kEnd.starts_with(rest) || kFunction.starts_with(rest)))
           return Step::MORE;
-        if (!another) return Step::DONE;
+        if (!another) {
+          if (kEnd.starts_with(rest))
+            text->remove_prefix(text->size());  // the beginning of a marker that was cut
+          return Step::DONE;
+        }
       }
       if (rest.empty()) return wait(over, "a call");
       *text = rest;
