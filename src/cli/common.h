@@ -130,10 +130,10 @@ void write_out(std::string_view text);
 
 // ---- interruption ----
 
-// While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets
+// While one lives, the first Ctrl-C (SIGINT, SIGTERM, SIGHUP) calls riffle_abort(context) and sets
 // interrupted(); the second ends the process with 130 at once. With a NULL context, the first only
-// sets the flag. EndsBy::TERM: only a second SIGTERM ends the process; Ctrl-C only requests an
-// abort. Only one may live at a time.
+// sets the flag. EndsBy::TERM: only a second SIGTERM or SIGHUP ends the process; Ctrl-C only
+// requests an abort. Only one may live at a time.
 class InterruptGuard {
  public:
   enum class EndsBy : uint8_t { ANY, TERM };
@@ -144,7 +144,7 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 };
 bool interrupted();        // a Ctrl-C came since the last clear
-bool terminated();         // one of them was a SIGTERM; clear_interrupted does not clear this
+bool terminated();         // one of them was no SIGINT; clear_interrupted does not clear this
 void clear_interrupted();  // also withdraws a riffle_abort that found nothing to stop
 
 // ---- terminal ----

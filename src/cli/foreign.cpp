@@ -181,6 +181,10 @@ std::vector<ForeignFlag> output_flags() {
   };
 }
 
+constexpr const char* kServer =
+    "riffle-serve of the Python package is the server: riffle-serve -m PATH; riffle batch answers "
+    "the lines of a JSONL file";
+
 std::vector<ForeignFlag> server_flags() {
   return {
       {{"--host",          "--port",      "--api-key",    "--api-key-file", "-a",
@@ -189,8 +193,7 @@ std::vector<ForeignFlag> server_flags() {
         "--timeout",       "--path",      "--webui",      "--no-webui",     "--keepalive",
         "--insecure"},
        nullptr,
-       "riffle has no server: riffle batch answers the lines of a JSONL file, and riffle.h is the "
-       "C library"},
+       kServer},
   };
 }
 
@@ -214,9 +217,7 @@ const std::vector<ForeignCommand>& foreign_commands() {
       {{"pull", "push", "create", "cp", "rm"},
        "riffle downloads and manages no models: -m PATH takes a .gguf file or a Hugging Face "
        "folder"},
-      {{"serve", "server", "start"},
-       "riffle has no server: riffle batch answers the lines of a JSONL file, and riffle.h is the "
-       "C library"},
+      {{"serve", "server", "start"}, kServer},
       {{"ps", "stop"},
        "riffle leaves nothing running: each command loads its model, answers and ends"},
       {{"generate", "complete", "completion"}, "riffle run -p TEXT answers one prompt"},

@@ -30,7 +30,7 @@ const char* const kFooter = R"(Exit codes:
   4    out of memory, or --gpu-mem / --host-mem / --slots too small
   5    the prompt does not fit the context
   6    batch: all lines have a record, but some of them an error
-  130  stopped by Ctrl-C or SIGTERM
+  130  stopped by Ctrl-C, SIGTERM or SIGHUP (a closed terminal)
 Answers go to stdout, everything else to stderr.
 Environment:
   RIFFLE_MODEL          the model if -m is not given

@@ -27,11 +27,11 @@ std::atomic<int> g_count{0};
 std::atomic<bool> g_terminated{false}, g_patient{false};
 static_assert(std::atomic<riffle_context*>::is_always_lock_free &&
               std::atomic<int>::is_always_lock_free);
-struct sigaction g_old_int, g_old_term;
+struct sigaction g_old_int, g_old_term, g_old_hup;
 
 void on_signal(int signal) {
   const bool again = g_count.fetch_add(1) > 0;
-  const bool terminates = signal == SIGTERM && g_terminated.exchange(true);
+  const bool terminates = signal != SIGINT && g_terminated.exchange(true);
   if (g_patient ? terminates : again) {
     release_terminal();
     _exit(EXIT_INTERRUPTED);
@@ -53,11 +53,15 @@ InterruptGuard::InterruptGuard(riffle_context* context, EndsBy ends_by) {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &g_old_int);
   sigaction(SIGTERM, &action, &g_old_term);
+  // The terminal was closed. nohup has the signal ignored, which stays so.
+  sigaction(SIGHUP, nullptr, &g_old_hup);
+  if (g_old_hup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 InterruptGuard::~InterruptGuard() {
   sigaction(SIGINT, &g_old_int, nullptr);
   sigaction(SIGTERM, &g_old_term, nullptr);
+  sigaction(SIGHUP, &g_old_hup, nullptr);
   g_context = nullptr;
   g_patient = false;
 }

@@ -49,6 +49,8 @@ const Json& function_of(const Fields& f, const std::string& at, const Json& obje
 
 Tool parse_tool(const Fields& f, const std::string& at, const Json& object) {
   if (!object.is_object()) f.wrong(at, object, "an object");
+  if (!object.find("function") && object.find("name"))
+    f.missing(at + ".function", "an object that has the name, the description and the parameters");
   for (const Json::Member* const m : members_by_key(object))
     (void)f.is_read(field_named(kToolFields, m->key), at + ".", "tools.", m->key, m->value);
   check_type(f, at, object);

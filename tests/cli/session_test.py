@@ -356,8 +356,8 @@ def two_chats(folder):
 
 
 def stopped(folder):
-    """Ctrl-C stops an answer, not the session: the conversation is kept. So does SIGTERM."""
-    for n, (how, turns) in enumerate(((signal.SIGINT, 0), (signal.SIGINT, 1), (signal.SIGTERM, 1))):
+    """Ctrl-C stops an answer, not the session: the conversation is kept. So do SIGTERM and SIGHUP."""
+    for n, (how, turns) in enumerate(((signal.SIGINT, 0), (signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGHUP, 1))):
         kept = os.path.join(folder, f"stopped{n}.kv")
         p = start("chat", "--session", kept, *GREEDY, "--ignore-eos", "-q", "-c", "32K", stdin=subprocess.PIPE)
         if turns:

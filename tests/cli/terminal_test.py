@@ -434,7 +434,7 @@ def ended(folder):
         while not t.modes() & termios.IEXTEN:  # until the editor has given the terminal back
             time.sleep(0.005)
 
-    own = "SIGINT", "SIGTERM"  # the chat ends by itself after the second
+    own = "SIGHUP", "SIGINT", "SIGTERM"  # the chat ends by itself after the second
     for name in ENDING:
         ended_chat(name, "that is being started", *SMALL, "--json-schema", slow)
         if name not in own:

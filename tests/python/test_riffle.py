@@ -383,7 +383,7 @@ def test_a_file_is_read_as_a_file(riffle, model, tmp_path):
     with model.read(str(path)) as name:  # a text like any other
         assert name.text == str(path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    with pytest.raises(UnicodeDecodeError):
+    with pytest.raises(riffle.BadArgument, match="bytes: byte 1 is not UTF-8"):
         model.read_file(tmp_path / "bytes")
 
 

@@ -185,6 +185,8 @@ def test_paths_and_methods_that_are_not_there(server):
     status, headers, body = server.request("HEAD", "/v1/models")
     assert status == 200 and int(headers["content-length"]) > 0 and body == b""
     assert server.request("HEAD", "/v1/completions")[0] == 405
+    status, answer = server.post("/v1/responses", {"input": "a"})
+    assert status == 404 and "/v1/chat/completions" in answer["error"]["message"]
     status, answer = server.post("/v1/embeddings", {"input": "a"})
     assert status == 404 and "embeddings" in answer["error"]["message"]
     assert server.request("GET", "/../../etc/passwd")[0] == 404

@@ -345,8 +345,14 @@ class Model(_Closable):
         progress: ProgressCallback | None = None,
     ) -> Document:
         """Reads a document from a file of UTF-8 text, as read does."""
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except UnicodeDecodeError as error:
+            raise BadArgument(
+                f"{os.fspath(path)!s}: byte {error.start + 1} is not UTF-8, expected a text file",
+                C.BAD_TEXT,
+            ) from None
         return self.read(text, system=system, thinking=thinking, progress=progress)
 
     def load_document(

@@ -168,6 +168,17 @@ async def completions(request: HttpRequest) -> Answering:
     return Answering(request.app.state.served, C.REQUEST_COMPLETION)
 
 
+async def no_responses(_: HttpRequest) -> Response:
+    return refused(
+        Refusal(
+            404,
+            "/v1/responses is not supported, expected /v1/chat/completions, which has the same "
+            "models, tools and formats",
+            code="unsupported_endpoint",
+        )
+    )
+
+
 async def no_embeddings(request: HttpRequest) -> Response:
     served: Served = request.app.state.served
     return refused(
@@ -267,6 +278,7 @@ def make_app(served: Served) -> Starlette:
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/v1/embeddings", no_embeddings, methods=["POST"]),
+            Route("/v1/responses", no_responses, methods=["POST"]),
             Route("/health", health),
             Route("/state", state),
             Route("/", page_file("index.html", "text/html")),

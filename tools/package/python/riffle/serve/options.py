@@ -251,8 +251,11 @@ def parse(arguments: list[str]) -> Serving:
 def read_key_files(serving: Serving) -> None:
     """Adds the keys of --api-key-file and of the environment."""
     if serving.api_key_file is not None:
-        with open(serving.api_key_file, encoding="utf-8") as file:
-            keys = [line.strip() for line in file if line.strip()]
+        try:
+            with open(serving.api_key_file, encoding="utf-8") as file:
+                keys = [line.strip() for line in file if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"--api-key-file {serving.api_key_file}: {error}") from None
         if not keys:
             raise OptionError(
                 f"--api-key-file {serving.api_key_file}: found no key, expected one a line"
