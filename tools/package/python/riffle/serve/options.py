@@ -254,8 +254,13 @@ def read_key_files(serving: Serving) -> None:
         try:
             with open(serving.api_key_file, encoding="utf-8") as file:
                 keys = [line.strip() for line in file if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(f"--api-key-file {serving.api_key_file}: {error}") from None
+        except OSError as error:
+            raise OSError(f"--api-key-file {serving.api_key_file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise OptionError(
+                f"--api-key-file {serving.api_key_file}: found bytes that are not UTF-8, expected "
+                "keys"
+            ) from None
         if not keys:
             raise OptionError(
                 f"--api-key-file {serving.api_key_file}: found no key, expected one a line"
