@@ -102,10 +102,10 @@ RIFFLE_API const riffle_info* riffle_request_info(const riffle_request* request)
 /* Return the prompt's tokens and the options of an answer, for riffle_scheduler_submit or for
  * riffle_prefill_to and riffle_generate. Valid while the request lives and until
  * riffle_request_drop_prompts. NULL: not prepared, or no such answer. Options hold the answer's own
- * seed: the request's for answer 0, one derived from it for each other. With the max_tokens of a
- * body, riffle_scheduler_submit and riffle_generate refuse an answer (RIFFLE_CONTEXT_FULL) if the
- * context cannot hold the prompt and max_tokens together. Without it the answer may end earlier, at
- * the limit of the options or of the context, with finish_reason "length". */
+ * seed: the request's for answer 0, one derived from it for each other. If the body has max_tokens,
+ * riffle_scheduler_submit and riffle_generate return RIFFLE_CONTEXT_FULL when the context cannot
+ * hold the prompt and max_tokens together. If it has none, the answer ends at the limit of the
+ * options or of the context, with finish_reason "length". */
 RIFFLE_API const int32_t* riffle_request_tokens(const riffle_request* request, size_t answer,
                                                 size_t* n_tokens);
 RIFFLE_API const riffle_options* riffle_request_options(const riffle_request* request,
@@ -160,7 +160,7 @@ typedef struct riffle_tool_call {
 
 /* Facts of an answer so far, valid until the next call on the request; NULL: no such answer:
  *   content, reasoning
- *   n_tool_calls; n_ended_calls: those that get no more arguments
+ *   n_tool_calls; n_ended_calls: those that are complete
  *   finish_reason: "" until the answer has ended
  *   tool_error: "", or the first error in calls */
 RIFFLE_API const riffle_info* riffle_request_answer(riffle_request* request, size_t answer);

@@ -86,12 +86,12 @@ RIFFLE_API riffle_status riffle_document_question(const char* document, size_t d
                                                   const char* question, size_t question_len,
                                                   char* text, size_t capacity, size_t* text_len);
 
-/* Writes the tokens with which the prompts of all questions about a document begin. A session that
- * holds them (riffle_prefill_to) reads of each prompt only the rest.
+/* Writes the tokens with which every prompt about a document begins. After riffle_prefill_to of
+ * these tokens, a session reads only the rest of each prompt.
  *
- * message: true: document and question are a message of a user, as riffle_request_prepare forms it
- * with these options (fact fitted), after a system message, if system is neither NULL nor "". Its
- * errors are those of riffle_chat_prompt. false: they are plain text, without a system message.
+ * message: true: document and question form one user message, as in riffle_request_prepare with
+ * these options. A system message precedes it unless system is NULL or "". The errors are those of
+ * riffle_chat_prompt. false: they are plain text, without a system message.
  * RIFFLE_BAD_ARGUMENT: a system message without message, or a message with a NUL. */
 RIFFLE_API riffle_status riffle_document_tokens(riffle_model* model, const char* document,
                                                 size_t document_len, const char* system,

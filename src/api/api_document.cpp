@@ -32,7 +32,8 @@ std::vector<int32_t> prompt_of(const riffle_model& model, const Document& docume
   return requests::fit_conversation(*model.model, messages, options, {}).prompt.tokens;
 }
 
-// The questions begin with different kinds of characters, so that no two begin with one token.
+// No two of these questions begin with the same token, so that only tokens of the document are
+// common.
 std::vector<int32_t> common_tokens(const riffle_model& model, const Document& document,
                                    const ConversationOptions& options) {
   std::vector<int32_t> same = prompt_of(model, document, "What", options);

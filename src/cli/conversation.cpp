@@ -29,8 +29,8 @@ Json message_json(const Message& m) {
   return json;
 }
 
-// Returns the body of a request. The choice of the user counts for answers to the user: a model
-// that must call a tool again after each result would never answer.
+// Returns the body of a request. The user's tool_choice applies only to answers to a question. If
+// it also applied after a result, a model that must call a tool would never answer.
 std::string body_of(const std::vector<Message>& messages, const Tools& tools) {
   Json list = Json::array();
   for (const Message& m : messages) list.push_back(message_json(m));

@@ -12,7 +12,7 @@ namespace riffle::grammar {
 // Returns the tries of a model with a tokenizer. All grammars of a model share them.
 std::shared_ptr<const TokenTries> token_tries(const Model& model);
 
-// A byte that no text in UTF-8 has.
+// Marks a marker that only a control token can produce. No text in UTF-8 has this byte.
 inline constexpr char kOnlyControl = '\xff';
 // Does the same for grammars in whose texts these control tokens stand as the vocabulary spells
 // them. If a marker begins with kOnlyControl, it stands in the grammar with this byte, and tokens

@@ -313,8 +313,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  // llama.cpp's converter leaves out the width of dense FFNs if config.json has it as null, as that
-  // of a Cohere mixture without such layers may.
+  // llama.cpp's converter omits the width of dense FFNs if config.json has null for it. A Cohere
+  // mixture without dense layers may have null.
   constexpr Field kExpertWidth = {"expert_feed_forward_length", nullptr};
   const bool no_width = !fields.has(family.hidden_dim) && fields.has(kExpertWidth);
   read_dimensions(fields, no_width ? kExpertWidth : family.hidden_dim,

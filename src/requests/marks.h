@@ -10,7 +10,7 @@ inline constexpr const char* kSpaces = " \t\r\n";
 // Return the text without white space at its beginning, and at its end.
 std::string_view without_left(std::string_view text);
 std::string_view without_right(std::string_view text);
-// Returns the length of the longest end of text with which the mark begins.
+// Returns the length of the longest suffix of text that is a prefix of mark.
 size_t partial_mark(std::string_view text, std::string_view mark);
 
 }  // namespace riffle::requests

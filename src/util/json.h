@@ -95,7 +95,7 @@ inline Json& Json::operator=(const Json&) = default;
 inline Json& Json::operator=(Json&&) noexcept = default;
 inline Json::~Json() = default;
 
-// Returns the text in quotes, escaped as by dump().
+// Returns the text as it stands between the quotes of a JSON string, escaped as by dump().
 std::string json_string(std::string_view text, bool ascii = false);
 
 // Returns a key as a token of a JSON pointer (RFC 6901).

@@ -14,9 +14,9 @@ namespace riffle::requests {
 
 struct CallFormat {
   const char* name;
-  // A template of this format has all texts of one of these.
+  // Alternatives. A template has this format if it contains all texts of one alternative.
   std::vector<std::vector<std::string_view>> signs;
-  // May be control tokens; those that begin with grammar::kOnlyControl are nothing else.
+  // Texts that may be control tokens. One that begins with grammar::kOnlyControl always is.
   std::vector<std::string_view> markers;
   // Null: the calls are messages with headers, which ReasoningSplit reads (gpt-oss).
   std::unique_ptr<CallParser> (*parser)(const ToolUse& tools);
@@ -27,8 +27,8 @@ struct CallFormat {
   std::string_view trigger;  // the text that begins a call and nothing else; "": none
   std::string_view between;  // between a call and the next trigger
   bool repeats;              // several triggers may follow each other
-  // Without a trigger: makes whole answers in which calls may come. text: an answer without a call,
-  // Expressions::kNever: any text.
+  // For formats without a trigger: makes the grammar of whole answers, with or without calls. text:
+  // the grammar of an answer without a call; Expressions::kNever: any text.
   grammar::ExprId (*answers)(std::span<const Tool* const> tools, bool several, grammar::ExprId text,
                              grammar::Expressions* e) = nullptr;
 };

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from .server import serve
     except ImportError as error:
-        return fail(1, f"{error}; pip install riffle[serve] installs what is missing")
+        return fail(1, f"{error}; install the wheel with [serve]: pip install 'riffle-....whl[serve]'")
     try:
         read_key_files(options)
         serve(options)

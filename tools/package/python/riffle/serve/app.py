@@ -172,8 +172,7 @@ async def no_responses(_: HttpRequest) -> Response:
     return refused(
         Refusal(
             404,
-            "/v1/responses is not supported, expected /v1/chat/completions, which has the same "
-            "models, tools and formats",
+            "/v1/responses is not supported, expected /v1/chat/completions",
             code="unsupported_endpoint",
         )
     )
