@@ -139,6 +139,11 @@ TEST_CASE("a parameter that is written twice breaks its call", "[requests]") {
         "parameter \"n\" twice, expected it once");
 }
 
+TEST_CASE("a value that does not begin as JSON has no strings that hide its end", "[requests]") {
+  check("xml", "<tool_call><function=stop><parameter=n>a {\"b</parameter></function></tool_call>",
+        "stop({\"n\": \"a {\\\"b\"})");
+}
+
 TEST_CASE("an end marker that is cut is no content", "[requests]") {
   check("hermes", "<tool_call>{\"name\": \"stop\", \"arguments\": {}}\n</to", "stop({})");
   check("lfm2", "<|tool_call_start|>[stop()]<|tool_ca", "stop({})");

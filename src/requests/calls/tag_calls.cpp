@@ -107,9 +107,11 @@ class Parameters {
       return;
     }
     value_ += part;
-    if (!scan_.begun()) part = without_left(part);
-    // Words such as True are no JSON, and neither is text behind the value.
-    if (!scan_.begun() && !part.empty()) scanned_ = part.find_first_of("{[\"") != 0;
+    if (!scanned_ && !scan_.begun()) {
+      part = without_left(part);
+      // Words such as True are no JSON, and neither is text behind the value.
+      if (!part.empty()) scanned_ = part.find_first_of("{[\"") != 0;
+    }
     std::string taken;
     if (!scanned_ && !part.empty()) scanned_ = scan_.put(&part, &taken);
   }
