@@ -39,29 +39,27 @@ extern "C" {
 riffle_status riffle_model_load(const char* path, const riffle_options* options,
                                 riffle_model** model, char* err, size_t err_size) {
   if (model) *model = nullptr;
-  return guarded(
-      err, err_size,
-      [&] {
-        require(path, "path");
-        require(model, "model");
-        const riffle_options& all = options_or_defaults(options);
-        const ModelOptions& o = all.model;
-        const auto progress = [&](riffle_phase phase) {
-          return progress_of(phase, all.context.progress, all.context.progress_user);
-        };
-        auto m = std::make_unique<riffle_model>();
-        // Names are checked before the work of loading.
-        std::unique_ptr<const ChatTemplate> chat;
-        if (!o.chat_template.empty())
-          chat = std::make_unique<const ChatTemplate>(chat_family_named(o.chat_template));
-        const WeightMix* mix = o.weights.empty() ? nullptr : &weight_mix_named(o.weights);
-        m->model = load_model(path, progress(RIFFLE_PHASE_LOAD), std::move(chat));
-        if (mix)
-          quantize_weights(*m->model, *mix, all.context.n_threads, progress(RIFFLE_PHASE_QUANTIZE));
-        m->info = facts_of(*m->model);
-        *model = m.release();
-      },
-      options_or_defaults(options).context.setting_name);
+  const riffle_options& all = options_or_defaults(options);
+  const auto load = [&] {
+    require(path, "path");
+    require(model, "model");
+    const ModelOptions& o = all.model;
+    const auto progress = [&](riffle_phase phase) {
+      return progress_of(phase, all.context.progress, all.context.progress_user);
+    };
+    auto m = std::make_unique<riffle_model>();
+    // Names are checked before the work of loading.
+    std::unique_ptr<const ChatTemplate> chat;
+    if (!o.chat_template.empty())
+      chat = std::make_unique<const ChatTemplate>(chat_family_named(o.chat_template));
+    const WeightMix* mix = o.weights.empty() ? nullptr : &weight_mix_named(o.weights);
+    m->model = load_model(path, progress(RIFFLE_PHASE_LOAD), std::move(chat));
+    if (mix)
+      quantize_weights(*m->model, *mix, all.context.n_threads, progress(RIFFLE_PHASE_QUANTIZE));
+    m->info = facts_of(*m->model);
+    *model = m.release();
+  };
+  return guarded(err, err_size, load, all.context.setting_name);
 }
 
 void riffle_model_free(riffle_model* model) { delete model; }

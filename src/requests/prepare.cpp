@@ -85,8 +85,7 @@ void prepare_chat(Request* r, const Answering& by, GenerateOptions* options, Pre
                        : r->conversation.thinking != ThinkingRule::OFF ? ReasoningRule::ALLOWED
                                                                        : ReasoningRule::NONE;
   // A message that is continued has its header in the prompt, and is no call.
-  const bool must = r->tools.choice == ToolUse::REQUIRED || r->tools.choice == ToolUse::NAMED;
-  if (calls && (calls->parser || must || !c.continued)) {
+  if (calls && (calls->parser || r->tools.must_call() || !c.continued)) {
     GrammarCache::Grammar grammar = tool_grammar(r->tools, r->grammar, *calls, by);
     // Its headers are a part of the grammar.
     if (!calls->parser && grammar) options->reasoning = ReasoningRule::NONE;

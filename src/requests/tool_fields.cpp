@@ -111,8 +111,7 @@ void read_tool_choice(const Fields& f, const std::string& field, const Json& val
 
 void check_tools(const Fields& f, const Request& r) {
   const ToolUse& tools = r.tools;
-  const bool must = tools.choice == ToolUse::REQUIRED || tools.choice == ToolUse::NAMED;
-  if (must && tools.tools.empty())
+  if (tools.must_call() && tools.tools.empty())
     f.fail(kMissing, "body.tools",
            std::string("field body.tools is ") + (tools.given ? "an empty list" : "missing") +
                ", expected tools with this body.tool_choice");

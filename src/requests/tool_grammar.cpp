@@ -34,15 +34,11 @@ ExprId text_with_calls(const CallFormat& format, ExprId behind, bool parallel, E
   return e->rule(text);
 }
 
-bool must_call(const ToolUse& use) {
-  return use.choice == ToolUse::REQUIRED || use.choice == ToolUse::NAMED;
-}
-
 std::shared_ptr<const riffle_grammar> compile(const ToolUse& use,
                                               const std::optional<AnswerGrammar>& answer,
                                               const CallFormat& format, const Answering& by) {
   Expressions e;
-  const ExprId text = answer && !must_call(use)
+  const ExprId text = answer && !use.must_call()
                           ? e.rule(grammar::read_grammar(answer->kind, answer->text, &e))
                           : Expressions::kNever;
   const uint32_t rule = e.add_rule("tools", tool_answers(use, format, text, &e));
@@ -57,16 +53,16 @@ std::shared_ptr<const riffle_grammar> compile(const ToolUse& use,
 
 ExprId tool_answers(const ToolUse& use, const CallFormat& format, ExprId text, Expressions* e) {
   const std::vector<const Tool*> tools = allowed_tools(use);
-  if (!must_call(use) && format.answers) return format.answers(tools, use.parallel, text, e);
+  if (!use.must_call() && format.answers) return format.answers(tools, use.parallel, text, e);
   const ExprId behind = format.grammar(tools, use.parallel, e);
-  if (must_call(use)) return calls_only(format, behind, use.parallel, e);
+  if (use.must_call()) return calls_only(format, behind, use.parallel, e);
   if (text == Expressions::kNever) return text_with_calls(format, behind, use.parallel, e);
   return e->choice({text, calls_only(format, behind, use.parallel, e)});
 }
 
 GrammarCache::Grammar tool_grammar(const ToolUse& use, const std::optional<AnswerGrammar>& answer,
                                    const CallFormat& format, const Answering& by) {
-  const bool must = must_call(use);
+  const bool must = use.must_call();
   std::string key = std::string("tools ") + format.name + (use.parallel ? " " : "1 ") +
                     (must ? "must " : "may ") + use.named + " ";
   for (const Tool& tool : use.tools) key += tool.definition.dump();

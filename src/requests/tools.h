@@ -21,6 +21,7 @@ struct ToolUse {
   std::string named;     // NAMED: the function
   bool parallel = true;  // the answer may have several calls
 
+  bool must_call() const { return choice == REQUIRED || choice == NAMED; }
   bool offered() const { return !tools.empty() && choice != NONE; }
   const Tool* find(std::string_view name) const {
     for (const Tool& tool : tools)

@@ -299,17 +299,10 @@ CALLER = ("{% for m in messages %}[INST] {{ m.content or m.tool_calls[0].functio
           "{% if tools %}<tool_call>{{ tools|tojson }}{% endif %}{##}")
 
 
-def tool_file(folder, name, data):
-    path = os.path.join(folder, name)
-    with open(path, "w") as f:
-        f.write(data if isinstance(data, str) else json.dumps(data))
-    return path
-
-
 def tools(folder):
     """Calls of tools, and their results."""
     model = with_template(folder, "caller.gguf", CALLER)
-    must = tool_file(folder, "must.json", {"tools": [function("weather", DAYS)], "tool_choice": "required",
+    must = written(folder, "must.json", {"tools": [function("weather", DAYS)], "tool_choice": "required",
                                            "parallel_tool_calls": False})
     chat = ["chat", "-m", model, "-n", "120", *GREEDY, *SMALL]
     ask = [*chat, "--tools", must]
@@ -363,7 +356,7 @@ def tools(folder):
     check(one_line_error(c, 1, "kept.kv: field tools is not supported: this model's chat template takes no tools"),
           "nor with a template that takes none", c)
 
-    two = tool_file(folder, "two.json", {"tools": [function(n, {"type": "object", "properties": {}, "additionalProperties": False})
+    two = written(folder, "two.json", {"tools": [function(n, {"type": "object", "properties": {}, "additionalProperties": False})
                                                    for n in ("a", "b")], "tool_choice": "required"})
     for seed in range(40):  # until the model calls twice
         r = riffle(*chat[:chat.index("--temp")], *SMALL, "--temp", "3", "--tools", two, "--seed", str(seed), "-q", stdin=b"Go.\n")
@@ -381,7 +374,7 @@ def tool_files(folder):
     fine = function("a", DAYS)
 
     def refused(name, data, code, *say, using=model):
-        path = tool_file(folder, "tools.json", data)
+        path = written(folder, "tools.json", data)
         r = riffle("chat", "-m", using, *GREEDY, *SMALL, "-n", "2", "--tools", path, stdin=b"Hi.\n")
         check(one_line_error(r, code, *say), f"--tools: {name}", r)
 
@@ -403,7 +396,7 @@ def tool_files(folder):
             using=MODEL)
     r = riffle("chat", "--tools", "/no/such.json", stdin=b"Hi.\n")
     check(one_line_error(r, 1, "/no/such.json"), "--tools: no file", r)
-    r = riffle("chat", "--tools", tool_file(folder, "fine.json", [fine]), "--grammar", 'root ::= "a"', stdin=b"Hi.\n")
+    r = riffle("chat", "--tools", written(folder, "fine.json", [fine]), "--grammar", 'root ::= "a"', stdin=b"Hi.\n")
     check(one_line_error(r, 2, "--grammar", "--tools"), "--tools and --grammar exclude each other", r)
 
 

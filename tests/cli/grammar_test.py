@@ -10,13 +10,6 @@ PERSON = {"type": "object", "additionalProperties": False, "required": ["name", 
                                                                              "maximum": 150}}}
 
 
-def write(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w") as f:
-        f.write(text if isinstance(text, str) else json.dumps(text))
-    return path
-
-
 def answers(_):
     for rule, pattern in {'"yes" | "no"': "yes|no", '[a-z]{3,9} " " [0-9]{2}': "[a-z]{3,9} [0-9]{2}",
                           '"\\u4e2d" ("\\u00e9" | "e"){2}': "\u4e2d[\u00e9e]{2}"}.items():
@@ -58,7 +51,7 @@ def same_text(_):
 
 
 def schemas(folder):
-    path = write(folder, "person.json", PERSON)
+    path = written(folder, "person.json", PERSON)
     for seed in ("1", "2", "3"):
         r = riffle(*RUN, "-p", ASK, "--json-schema", path, "--seed", seed, "--temp", "1")
         try:
@@ -73,7 +66,7 @@ def schemas(folder):
     for flag, value in (("-jf", path), ("--json-schema", "\n " + json.dumps(PERSON))):
         r = riffle(*RUN, "-p", ASK, flag, value, "--seed", "1", "--temp", "1")
         check(r.code == 0 and r.out == inline.out, f"{flag} {value[:12]!r}", r)
-    grammar = write(folder, "g.gbnf", 'root ::= "ja"')
+    grammar = written(folder, "g.gbnf", 'root ::= "ja"')
     for flag in ("--grammar", "--grammar-file"):
         r = riffle(*RUN, "-p", ASK, flag, grammar)
         check(r.code == 0 and r.out == b"ja\n", flag, r)
@@ -140,15 +133,15 @@ def continued(_):
 
 
 def errors(folder):
-    path = write(folder, "bad.gbnf", 'root ::= "a"\nx ::= [b-a]\n')
+    path = written(folder, "bad.gbnf", 'root ::= "a"\nx ::= [b-a]\n')
     r = riffle(*RUN, "-p", "x", "--grammar", path)
     check(one_line_error(r, 2, "bad.gbnf: line 2, column 8: found a range that ends before it begins"), "a bad grammar", r)
     r = riffle(*RUN, "-p", "x", "--grammar", "root ::= y")
     check(one_line_error(r, 2, "--grammar: line 1, column 10: found rule y"), "a rule that is missing", r)
-    path = write(folder, "bad.json", {"properties": {"a": {"not": {}}}})
+    path = written(folder, "bad.json", {"properties": {"a": {"not": {}}}})
     r = riffle(*RUN, "-p", "x", "--json-schema", path)
     check(one_line_error(r, 2, "bad.json: at #/properties/a: found the keyword not, expected"), "a schema", r)
-    r = riffle(*RUN, "-p", "x", "--json-schema", write(folder, "half.json", '{"type":\n "string"'))
+    r = riffle(*RUN, "-p", "x", "--json-schema", written(folder, "half.json", '{"type":\n "string"'))
     check(one_line_error(r, 2, "half.json: line 2, column 10: found the end, expected JSON"), "half a schema", r)
     r = riffle(*RUN, "-p", "x", "--grammar", os.path.join(folder, "none.gbnf"))
     check(one_line_error(r, 1, "--grammar: ", "none.gbnf: cannot open", "a grammar, which holds ::="), "a file that is missing", r)

@@ -90,6 +90,14 @@ def words(n):
     return (sentence * (n // 18 + 1))[: n * 4]
 
 
+def written(folder, name, data):
+    """A file with a text, or with a value as JSON."""
+    path = os.path.join(folder, name)
+    with open(path, "w") as f:
+        f.write(data if isinstance(data, str) else json.dumps(data))
+    return path
+
+
 def changed(folder, name, old, new):
     """The model with a piece of its file's head replaced by one of the same length."""
     with open(MODEL, "rb") as f:
@@ -139,4 +147,4 @@ def main(*tests):
 
 
 __all__ = ["BIN", "GREEDY", "ISA", "MODEL", "ROOT", "Result", "SMALL", "THOROUGH", "THREADS", "changed", "check", "environment", "json", "main", "shown",
-           "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "with_template", "words"]
+           "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "with_template", "written", "words"]

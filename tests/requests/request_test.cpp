@@ -315,8 +315,9 @@ TEST_CASE("an answer that must call does so, in the syntax of each format", "[re
   riffle_options_free(o);
   const std::string tools =
       R"("tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object",)"
-      R"("properties":{"days":{"type":"integer","minimum":1,"maximum":9},"exact":{"type":"boolean"},)"
-      R"("unit":{"type":"string","enum":["C","F"]},"note":{"type":"string","maxLength":8}},)"
+      R"("properties":{"days":{"type":"integer","minimum":1,"maximum":9},)"
+      R"("exact":{"type":"boolean"},"unit":{"type":"string","enum":["C","F"]},)"
+      R"("note":{"type":"string","maxLength":8}},)"
       R"("required":["days","unit"]}}},{"type":"function","function":{"name":"stop"}}],)"
       R"("temperature":1,"max_tokens":500,"tool_choice":)";
   // Signs of the formats, as in a template.

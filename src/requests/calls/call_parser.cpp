@@ -32,6 +32,15 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_of(" \t\r\n\"'`,:;=()[]{}<>|") == text.npos;
 }
 
+CallBody::Step CallBody::end_mark(std::string_view* text, bool over, std::string_view mark) {
+  const std::string_view rest = without_left(*text);
+  const bool part = rest.size() < mark.size() && mark.starts_with(rest);
+  if (part && !over) return Step::MORE;
+  if (part) text->remove_prefix(text->size());
+  else if (rest.starts_with(mark)) *text = rest.substr(mark.size());
+  return Step::DONE;
+}
+
 void MarkedCalls::put(std::string_view text, CallSink* out) {
   held_ += text;
   run(false, out);

@@ -45,6 +45,9 @@ class CallBody {
     error_ = std::move(error);
     return Step::BROKEN;
   }
+  // Takes the marker behind the last call, which a model may leave out. An answer may end inside of
+  // it.
+  static Step end_mark(std::string_view* text, bool over, std::string_view mark);
   // The answer has ended, or more text is needed.
   Step wait(bool over, const char* expected) {
     return over ? broken(std::string("the answer ended, expected ") + expected) : Step::MORE;

@@ -25,17 +25,9 @@ class GemmaCall : public ConvertedCalls {
       }
       *text = without_left(*text);
       if (at_ == At::END) {
-        if (text->starts_with(kEnd)) {
-          text->remove_prefix(kEnd.size());
-          return Step::DONE;
-        }
         if (text->starts_with(kCall)) at_ = At::NAME;  // another call
-        else if (!over && (kEnd.starts_with(*text) || kCall.starts_with(*text))) return Step::MORE;
-        else {
-          if (kEnd.starts_with(*text))
-            text->remove_prefix(text->size());  // the beginning of a marker that was cut
-          return Step::DONE;
-        }
+        else if (!over && kCall.starts_with(*text)) return Step::MORE;
+        else return end_mark(text, over, kEnd);
       }
       if (text->empty()) return wait(over, "<tool_call|>");
       const Step step = at_ == At::NAME    ? name(text, over, out)

@@ -24,14 +24,7 @@ class LfmCall : public ConvertedCalls {
         at_ = At::NEXT;
       }
       *text = without_left(*text);
-      if (at_ == At::END) {
-        if (text->starts_with(kEnd)) text->remove_prefix(kEnd.size());
-        else if (kEnd.starts_with(*text)) {
-          if (!over) return Step::MORE;
-          text->remove_prefix(text->size());  // the beginning of a marker that was cut
-        }
-        return Step::DONE;
-      }
+      if (at_ == At::END) return end_mark(text, over, kEnd);
       if (text->empty()) return wait(over, "]");
       const Step step = part(text, over, out);
       if (step != Step::DONE) return step;

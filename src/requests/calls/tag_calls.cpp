@@ -58,8 +58,7 @@ class Parameters {
   Parameters(const Tool* tool, bool lines) : tool_(tool), lines_(lines) {}
   bool has(const std::string& key) const { return keys_.contains(key); }
   void key(std::string key, CallSink* out) {
-    out->arguments((any_ ? ", \"" : "{\"") + json_string(key) + "\": ");
-    any_ = true;
+    out->arguments((keys_.empty() ? "{\"" : ", \"") + json_string(key) + "\": ");
     text_ = is_text(tool_, key);
     keys_.insert(std::move(key));
     value_.clear();
@@ -68,8 +67,9 @@ class Parameters {
     first_ = true;
     if (text_) out->arguments("\"");
   }
-  // Takes text of a value. Returns true at its end.
-  bool value(std::string_view* text, std::string_view end, CallSink* out) {
+  // Takes text of a value. Returns true at its end. A value that the answer's end cuts is passed on
+  // as far as it goes.
+  bool value(std::string_view* text, bool over, std::string_view end, CallSink* out) {
     for (;;) {
       if (first_ && lines_ && !text->empty()) {
         if (text->front() == '\n') text->remove_prefix(1);
@@ -81,7 +81,10 @@ class Parameters {
       if (text_ && lines_ && n > 0 && (*text)[n - 1] == '\n') --n;
       put(text->substr(0, n), out);
       text->remove_prefix(n);
-      if (!ends) return false;
+      if (!ends) {
+        if (over && !text_) out->arguments(value_);
+        return false;
+      }
       text->remove_prefix(text->find(end) + end.size());
       if (!text_ && scan_.in_string()) {  // the mark is a part of a string in a JSON value
         put(end, out);
@@ -91,12 +94,8 @@ class Parameters {
       return true;
     }
   }
-  // The value is cut: passes on what there is of it.
-  void cut(CallSink* out) {
-    if (!text_) out->arguments(value_);
-  }
   void end(CallSink* out) {
-    out->arguments(any_ ? "}" : "{}");
+    out->arguments(keys_.empty() ? "{}" : "}");
     out->end();
   }
 
@@ -117,7 +116,7 @@ class Parameters {
   }
 
   const Tool* tool_;
-  bool lines_, any_ = false, text_ = false, first_ = false;
+  bool lines_, text_ = false, first_ = false;
   JsonScan scan_;         // reads a value that begins as JSON
   bool scanned_ = false;  // its end is known
   std::string value_;
@@ -131,10 +130,7 @@ class XmlCall : public CallBody {
     constexpr std::string_view key = "<parameter=", end = "</function>";
     for (;;) {
       if (at_ == At::VALUE) {
-        if (!parameters_.value(text, "</parameter>", out)) {
-          if (over) parameters_.cut(out);
-          return wait(over, "</parameter>");
-        }
+        if (!parameters_.value(text, over, "</parameter>", out)) return wait(over, "</parameter>");
         at_ = At::PARAMETER;
       }
       *text = without_left(*text);
@@ -181,10 +177,7 @@ class GlmCall : public CallBody {
     constexpr std::string_view key = "<arg_key>", value = "<arg_value>";
     for (;;) {
       if (at_ == At::VALUE) {
-        if (!parameters_.value(text, "</arg_value>", out)) {
-          if (over) parameters_.cut(out);
-          return wait(over, "</arg_value>");
-        }
+        if (!parameters_.value(text, over, "</arg_value>", out)) return wait(over, "</arg_value>");
         at_ = At::KEY;
       }
       *text = without_left(*text);
@@ -242,19 +235,10 @@ class TagCall : public CallBody {
         any_ = true;
       }
       const std::string_view rest = without_left(*text);
-      if (any_) {
-        if (rest.starts_with(kEnd)) {
-          *text = rest.substr(kEnd.size());
-          return Step::DONE;
-        }
-        const bool another = rest.starts_with('{') || rest.starts_with(kFunction);
-        if (!another && !over && (kEnd.starts_with(rest) || kFunction.starts_with(rest)))
-          return Step::MORE;
-        if (!another) {
-          if (kEnd.starts_with(rest))
-            text->remove_prefix(text->size());  // the beginning of a marker that was cut
-          return Step::DONE;
-        }
+      const bool another = rest.starts_with('{') || rest.starts_with(kFunction);
+      if (any_ && !another) {
+        if (!over && kFunction.starts_with(rest)) return Step::MORE;
+        return end_mark(text, over, kEnd);
       }
       if (rest.empty()) return wait(over, "a call");
       *text = rest;
