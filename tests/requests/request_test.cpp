@@ -314,7 +314,8 @@ TEST_CASE("an answer that must call does so, in the syntax of each format", "[re
   REQUIRE(riffle_context_create(model.get(), o, &context, nullptr, 0) == RIFFLE_OK);
   riffle_options_free(o);
   const std::string tools =
-      R"("tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object",)"
+      R"("tools":[{"type":"function","function":{"name":"get_weather",)"
+      R"("parameters":{"type":"object",)"
       R"("properties":{"days":{"type":"integer","minimum":1,"maximum":9},)"
       R"("exact":{"type":"boolean"},"unit":{"type":"string","enum":["C","F"]},)"
       R"("note":{"type":"string","maxLength":8}},)"
