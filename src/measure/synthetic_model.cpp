@@ -42,7 +42,11 @@ struct Shape {
 void refine_gemma4(Config& c) {
   c.ropes.resize(2);
   c.ropes[0].theta = 1e6f;
-  c.ropes[0].rotated = 128;
+  // Proportional RoPE: a quarter of the pairs turns, as rope_freqs.weight says it.
+  RopeScaling& scaling = c.ropes[0].scaling;
+  scaling.type = RopeScaling::FACTORS;
+  scaling.factors.assign(c.head_dim / 2, 1e30f);
+  std::fill_n(scaling.factors.begin(), c.head_dim / 8, 1.0f);
   c.ropes[1].theta = 1e4f;
   c.ropes[1].head_dim = 256;
   for (size_t i = 0; i < c.layers.size(); ++i) {

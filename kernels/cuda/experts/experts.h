@@ -76,6 +76,33 @@ Status call_host(const HostCall& call, cudaStream_t stream);
 Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, void* out,
                    WType out_type, cudaStream_t stream);
 
+// Rows [first, first + n) of the rows by expert go through one expert; n <= kExpertTileRows.
+inline constexpr int kExpertTileRows = 128;
+struct ExpertTile {
+  int32_t expert, first, n;
+};
+// Returns the most tiles that `rows` rows of n_experts experts make.
+constexpr int64_t most_expert_tiles(int64_t rows, int64_t n_experts) {
+  return rows / kExpertTileRows + n_experts;
+}
+// Prefill. out[j] [rows] = W_e a[j] + bias_e for each row j of the tiles, where e is its tile's
+// expert. w: the matrices of experts first_expert and on, one below the other, `rows` rows each,
+// F16 or BF16; a has its type. Sums in f32.
+struct PromptProduct {
+  const void* a = nullptr;  // [..][w.cols]
+  Matrix w;
+  int64_t rows = 0;
+  int first_expert = 0;
+  const float* bias = nullptr;        // [experts][rows]; null: none
+  const ExpertTile* tiles = nullptr;  // on the device
+  int n_tiles = 0;
+  void* out = nullptr;  // [..][rows]
+  WType out_type = WType::F32;
+};
+// False: cuBLAS multiplies by one expert at a time.
+bool prompt_product_supported(WType type, int64_t rows, int64_t cols, const DeviceLimits& limits);
+Status prompt_product(const PromptProduct& args, const DeviceLimits& limits, cudaStream_t stream);
+
 // x[i] += sum over k of routed[i][k].weight * y[at[i][k]], in this order; n rows of dim. Without
 // `add` x[i] is the sum. at null: y[i * n_used + k]. overlap: see Gemv::overlap. The output of a
 // shared expert, if there is one, is the last term: scale * sigmoid(share[i]) * shared[i] or, if

@@ -248,7 +248,7 @@ __device__ __forceinline__ void load_rows(const FlashParams& p, const std::byte*
 template <int kD, class E>
 __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const FlashParams p) {
   using T = F32Tile<kD>;
-  constexpr int kM = T::kM, kNk = T::kKeys / 8, kNd = kD / 16;
+  constexpr int kM = T::kM, kNk = T::kKeys / 8, kNd = kValueDim<kD> / 16;
   extern __shared__ __align__(128) unsigned char shared[];
   float* q_shared = reinterpret_cast<float*>(shared);
   float* kv_shared = q_shared + T::kRows * T::kStride;
@@ -357,6 +357,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 #pragma unroll
     for (int j = 0; j < kNd; j++)
       store_pair(p.out, p.out_type, at + 16 * j, o[m][j][0] / sum, o[m][j][1] / sum);
+    for (int j = kNd; j < kD / 16; j++) store_pair(p.out, p.out_type, at + 16 * j, 0.0f, 0.0f);
   }
 }
 

@@ -141,9 +141,11 @@ class CudaDevice : public Device {
   void answer_calls(bool compute);
   void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
                   const Experts& experts, float* scores);
-  template <class F>
-  void each_expert(const LayerWeights& weights, Tensor ExpertWeights::*which,
-                   std::span<const int64_t> first, WType type, F&& f);
+  struct ExpertRows;
+  bool experts_together(const LayerWeights& weights);
+  void multiply_experts(const LayerWeights& weights, Tensor ExpertWeights::*which,
+                        const ExpertRows& rows, bool together, const float* bias, const void* a,
+                        WType type, void* out, WType out_type);
   void reserve_host_experts(int64_t n);
   // cuda_latent.cpp
   void restore_values(int layer, float* out, int64_t n);

@@ -213,22 +213,63 @@ void CudaDevice::experts_of_step(const LayerWeights& w, const float* x, int64_t 
         "adding the experts' output");
 }
 
-// Calls f(expert, its matrix) for the experts that have rows: [first[k], first[k + 1]). Neighbours
-// are copied and dequantised together: a single one does not fill the device.
-template <class F>
-void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which,
-                             std::span<const int64_t> first, WType type, F&& f) {
+// A prompt's rows by expert: expert k has rows [first[k], first[k + 1]) and, of tiles, those from
+// first_tile[k] on.
+struct CudaDevice::ExpertRows {
+  std::vector<int64_t> first;
+  std::vector<int> first_tile;
+  const ExpertTile* tiles = nullptr;  // on the device
+  // Writes tiles to `to`, which has room for most_expert_tiles; first is known.
+  void divide(ExpertTile* to) {
+    const int n = static_cast<int>(first.size()) - 1;
+    first_tile.assign(n + 1, 0);
+    int count = 0;
+    for (int k = 0; k < n; ++k) {
+      for (int64_t row = first[k]; row < first[k + 1]; row += kExpertTileRows)
+        to[count++] = {
+            k, static_cast<int32_t>(row),
+            static_cast<int32_t>(std::min<int64_t>(kExpertTileRows, first[k + 1] - row))};
+      first_tile[k + 1] = count;
+    }
+  }
+};
+
+// Says whether one launch multiplies the rows of a prompt by many of the layer's experts, in all
+// three products.
+bool CudaDevice::experts_together(const LayerWeights& w) {
+  const auto fits = [&](const Tensor& t, WType type) {
+    return t.rows == 0 ||
+           (prompt_product_supported(type, t.rows, t.cols, device_.limits) &&
+            (t.type == type || t.rows * t.cols * static_cast<int64_t>(size_of(type)) <=
+                                   static_cast<int64_t>(prompt_.unpacked.size())));
+  };
+  const ExpertWeights& one = w.experts[0];
+  const cpu::KvType kv = options_.layout.type;
+  return fits(one.w1, operand_type(kv, one.w1.type)) &&
+         fits(one.w3, operand_type(kv, one.w3.type)) &&
+         fits(one.w2, cuda::down_type(kv, config_, one.w2.type));
+}
+
+// out = rows a of all experts times their matrices, plus, if `together`, the bias [experts][rows].
+// Neighbours are copied and dequantised together: a single one does not fill the device.
+void CudaDevice::multiply_experts(const LayerWeights& w, Tensor ExpertWeights::*which,
+                                  const ExpertRows& by_expert, bool together, const float* bias,
+                                  const void* a, WType type, void* out, WType out_type) {
   const Matrix& stack = weights_.experts(w, which);
+  const std::vector<int64_t>& first = by_expert.first;
   const int n = static_cast<int>(first.size()) - 1;
   const int64_t rows = stack.rows / n;
   const auto used = [&](int k) { return k < n && first[k + 1] > first[k]; };
-  const int64_t most = experts_at_once(n, Tensor{stack.type, rows, stack.cols}, type);
+  const bool on_host = weights_.experts_on_host(w), ready = stack.type == type && !on_host;
+  // Matrices that need no preparation take one launch, with gaps where an expert has no rows.
+  const int64_t most =
+      ready && together ? n : experts_at_once(n, Tensor{stack.type, rows, stack.cols}, type);
   for (int k = 0, end; k < n; k = end) {
     end = k + 1;
     if (!used(k)) continue;
-    while (used(end) && end - k < most) ++end;
+    while ((used(end) || (ready && together && end < n)) && end - k < most) ++end;
     Matrix some = rows_of(stack, k * rows, (end - k) * rows);
-    if (weights_.experts_on_host(w)) {
+    if (on_host) {
       some = matrix_at(stack.type, some.rows, stack.cols, prompt_.expert_staging.data());
       weights_.stage(w, which, k, some);
     }
@@ -238,11 +279,25 @@ void CudaDevice::each_expert(const LayerWeights& w, Tensor ExpertWeights::*which
             "dequantising weights");
       some = {type, some.rows, stack.cols, prompt_.unpacked.data()};
     }  // else multiply does it, piece by piece
-    for (int i = k; i < end; ++i) f(i, rows_of(some, (i - k) * rows, rows));
+    if (together) {
+      PromptProduct p;
+      p.a = a, p.w = some, p.rows = rows, p.first_expert = k, p.bias = bias;
+      p.tiles = by_expert.tiles + by_expert.first_tile[k];
+      p.n_tiles = by_expert.first_tile[end] - by_expert.first_tile[k];
+      p.out = out, p.out_type = out_type;
+      check(prompt_product(p, device_.limits, compute_), "multiplying by experts");
+      continue;
+    }
+    for (int i = k; i < end; ++i)
+      multiply(rows_of(some, (i - k) * rows, rows),
+               static_cast<const std::byte*>(a) + first[i] * stack.cols * size_of(type), type,
+               first[i + 1] - first[i],
+               static_cast<std::byte*>(out) + first[i] * rows * size_of(out_type), rows, out_type,
+               false);
   }
 }
 
-// Does the same for a chunk of a prompt. `to` may be prompt_.experts.in.
+// Does the same as experts_of_step for a chunk of a prompt. `to` may be prompt_.experts.in.
 void CudaDevice::experts_of_prompt(const LayerWeights& w, const float* x, int64_t n, float* to) {
   const ExpertsConfig& e = config_.experts;
   const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
@@ -252,56 +307,60 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, const float* x, int64_
     if (buffer.size() < bytes) buffer = pinned(bytes, "grouping rows by expert");
   };
   pin(host_routed_, rows * sizeof(Routed));
-  pin(host_orders_by_expert_, 2 * rows * sizeof(int32_t));
+  const size_t order_bytes = 2 * rows * sizeof(int32_t);
+  pin(host_orders_by_expert_, order_bytes + most_expert_tiles(rows, e.n) * sizeof(ExpertTile));
   check(cudaMemcpyAsync(host_routed_.data(), p.routed.data(), rows * sizeof(Routed),
                         cudaMemcpyDeviceToHost, compute_),
         "grouping rows by expert");
   compute_.wait("grouping rows by expert");
-  const auto* routed = host_routed_.as<Routed>();
-  std::vector<int64_t> first(e.n + 1);
+  ExpertRows by_expert;
+  by_expert.first.resize(e.n + 1);
   // Row of each place in the order of experts, then the place of each entry of routed.
   auto* from = host_orders_by_expert_.as<int32_t>();
-  group_by_expert(routed, rows, e.n_used, first, from, from + rows);
-  check(cudaMemcpyAsync(p.orders.data(), from, 2 * rows * sizeof(int32_t), cudaMemcpyHostToDevice,
-                        compute_),
+  group_by_expert(host_routed_.as<Routed>(), rows, e.n_used, by_expert.first, from, from + rows);
+  by_expert.divide(reinterpret_cast<ExpertTile*>(from + 2 * rows));
+  check(cudaMemcpyAsync(p.orders.data(), from,
+                        order_bytes + by_expert.first_tile.back() * sizeof(ExpertTile),
+                        cudaMemcpyHostToDevice, compute_),
         "grouping rows by expert");
   const auto* device_from = p.orders.as<int32_t>();
+  by_expert.tiles = reinterpret_cast<const ExpertTile*>(device_from + 2 * rows);
   // w1 has the type of w3.
   const WType type = operand_type(options_.layout.type, w.experts[0].w3.type),
               down_type = cuda::down_type(options_.layout.type, config_, w.experts[0].w2.type);
   check(gather_rows(p.in.as<float>(), device_from, rows, dim, p.sorted.data(), type, compute_),
         "grouping rows by expert");
-  const auto of = [](Buffer& buffer, int64_t values, WType t) {
-    return buffer.as<std::byte>() + values * size_of(t);
-  };
-  const auto product = [&](Tensor ExpertWeights::*matrix, Buffer& out) {
-    each_expert(w, matrix, first, type, [&](int k, const Matrix& expert) {
-      const int64_t begin = first[k];
-      multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
-               of(out, begin * hidden, type), hidden, type, false);
-    });
-  };
-  if (config_.gated_ffn()) product(&ExpertWeights::w1, prompt_.gate);
-  product(&ExpertWeights::w3, config_.gated_ffn() ? prompt_.up : prompt_.gate);
   const float *b1 = weights_.biases(w, &ExpertWeights::b1),
               *b3 = weights_.biases(w, &ExpertWeights::b3),
               *b2 = weights_.biases(w, &ExpertWeights::b2);
-  for (int k = 0; k < e.n && b3; ++k) {
-    const int64_t begin = first[k], m = first[k + 1] - begin;
-    if (m > 0)
-      activate(of(prompt_.gate, begin * hidden, type), of(prompt_.up, begin * hidden, type),
-               m * hidden, type, down_type, b1 ? b1 + k * hidden : nullptr, b3 + k * hidden,
-               hidden);
-  }
-  if (!b3)
+  const bool together = experts_together(w);
+  const auto product = [&](Tensor ExpertWeights::*matrix, const float* bias, Buffer& out) {
+    multiply_experts(w, matrix, by_expert, together, bias, p.sorted.data(), type, out.data(), type);
+  };
+  if (config_.gated_ffn()) product(&ExpertWeights::w1, b1, prompt_.gate);
+  product(&ExpertWeights::w3, b3, config_.gated_ffn() ? prompt_.up : prompt_.gate);
+  // Products of all experts together have added their biases.
+  const auto apart = [&](const float* bias, auto&& add_to) {
+    for (int k = 0; k < e.n && bias && !together; ++k)
+      if (const int64_t m = by_expert.first[k + 1] - by_expert.first[k]; m > 0)
+        add_to(k, by_expert.first[k], m);
+  };
+  const auto of = [](Buffer& buffer, int64_t values, WType t) {
+    return buffer.as<std::byte>() + values * size_of(t);
+  };
+  apart(b3, [&](int k, int64_t begin, int64_t m) {
+    activate(of(prompt_.gate, begin * hidden, type), of(prompt_.up, begin * hidden, type),
+             m * hidden, type, down_type, b1 ? b1 + k * hidden : nullptr, b3 + k * hidden, hidden);
+  });
+  if (!b3 || together)
     activate(prompt_.gate.data(), prompt_.up.data(), rows * hidden, type, down_type, nullptr,
              nullptr, hidden);
-  each_expert(w, &ExpertWeights::w2, first, down_type, [&](int k, const Matrix& expert) {
-    const int64_t begin = first[k], m = first[k + 1] - begin;
-    float* out = p.out.as<float>() + begin * dim;
-    multiply(expert, of(prompt_.gate, begin * hidden, down_type), down_type, m, out, dim,
-             WType::F32, false);
-    if (b2) check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, compute_), "the experts' biases");
+  auto* const out = p.out.as<float>();
+  multiply_experts(w, &ExpertWeights::w2, by_expert, together, b2, prompt_.gate.data(), down_type,
+                   out, WType::F32);
+  apart(b2, [&](int k, int64_t begin, int64_t m) {
+    check(cuda::add_bias(out + begin * dim, m, dim, dim, b2 + k * dim, compute_),
+          "the experts' biases");
   });
   const SharedOutput shared = shared_expert(w, x, n, true);
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,

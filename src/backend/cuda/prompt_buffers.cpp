@@ -46,7 +46,8 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(kExperts, operand * rows * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.experts.sorted; });
     add(kExperts, 4 * rows * c.dim, [](PromptBuffers& b) -> Buffer& { return b.experts.out; });
-    add(kExperts, 2 * sizeof(int32_t) * rows,
+    add(kExperts,
+        2 * sizeof(int32_t) * rows + sizeof(ExpertTile) * most_expert_tiles(rows, c.experts.n),
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
   }
   if (products_wait(c))

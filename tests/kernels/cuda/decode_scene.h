@@ -15,23 +15,6 @@
 
 namespace riffle::test {
 
-inline cuda::DeviceLimits device_limits() {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device));
-  const auto get = [&](cudaDeviceAttr attribute) {
-    int value = 0;
-    check_cuda(cudaDeviceGetAttribute(&value, attribute, device));
-    return value;
-  };
-  cuda::DeviceLimits limits;
-  limits.n_sm = get(cudaDevAttrMultiProcessorCount);
-  limits.smem_per_block = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  limits.smem_per_sm = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  limits.compute =
-      10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor);
-  return limits;
-}
-
 // Pinned host memory, readable from the device under the same address.
 struct Pinned {
   explicit Pinned(size_t bytes) {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/types.h"
+
 namespace riffle::test {
 
 // A device is present and usable.
@@ -32,6 +34,24 @@ inline bool skip() {
 inline void check_cuda(cudaError_t status, const char* what = "CUDA") {
   if (status != cudaSuccess)
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+// The current device.
+inline cuda::DeviceLimits device_limits() {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device));
+  const auto get = [&](cudaDeviceAttr attribute) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, device));
+    return value;
+  };
+  cuda::DeviceLimits limits;
+  limits.n_sm = get(cudaDevAttrMultiProcessorCount);
+  limits.smem_per_block = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  limits.smem_per_sm = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  limits.compute =
+      10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor);
+  return limits;
 }
 
 // Device memory of `size` T. Every upload and download waits for the whole device, so a kernel's

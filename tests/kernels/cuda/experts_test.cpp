@@ -466,6 +466,70 @@ TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
   }
 }
 
+TEST_CASE("rows of a prompt times their experts' matrices, against float64", "[cuda][experts]") {
+  if (skip()) return;
+  const DeviceLimits limits = device_limits();
+  Rng g(14);
+  // Rows of each expert: tiles that are full, have one row or lack one, and experts without rows.
+  const std::vector<int64_t> counts = {0, 1, 127, 0, 128, 129, 17, 300, 0};
+  const int n_experts = static_cast<int>(counts.size());
+  std::vector<ExpertTile> tiles;
+  std::vector<int> expert_of, first_tile;
+  for (int e = 0; e < n_experts; ++e) {
+    first_tile.push_back(static_cast<int>(tiles.size()));
+    for (int64_t row = 0; row < counts[e]; row += kExpertTileRows)
+      tiles.push_back({e, static_cast<int32_t>(expert_of.size() + row),
+                       static_cast<int32_t>(std::min<int64_t>(kExpertTileRows, counts[e] - row))});
+    expert_of.insert(expert_of.end(), counts[e], e);
+  }
+  first_tile.push_back(static_cast<int>(tiles.size()));
+  const auto n = static_cast<int64_t>(expert_of.size());
+  CHECK(static_cast<int64_t>(tiles.size()) <= most_expert_tiles(n, n_experts));
+  const DeviceArray<ExpertTile> tiles_d(tiles);
+  for (const WType type : {WType::F16, WType::BF16})
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{130, 72}, {2, 8}, {64, 200}, {384, 704}, {258, 64}}) {
+      REQUIRE(prompt_product_supported(type, rows, cols, limits) == (limits.compute >= 80));
+      if (limits.compute < 80) continue;
+      const Weights w(g, type, n_experts * rows, cols), a(g, type, n, cols);
+      const std::vector<float> bias = random_floats(g, n_experts * rows);
+      const DeviceArray<float> bias_d(bias);
+      for (const WType out_type : {WType::F32, WType::F16, WType::BF16})
+        for (const bool biased : {false, true}) {
+          INFO(name_of(type) << ", " << rows << " x " << cols << " to " << name_of(out_type)
+                             << ", with biases: " << biased);
+          DeviceArray<uint8_t> out(n * rows * bytes_of(out_type));
+          out.poison();
+          // In two launches, since a layer's experts may need several.
+          for (const auto& [begin, end] : {std::pair{0, 5}, {5, n_experts}}) {
+            PromptProduct p;
+            p.a = a.matrix().data, p.w = rows_of(w.matrix(), begin * rows, (end - begin) * rows);
+            p.rows = rows, p.first_expert = begin, p.bias = biased ? bias_d.get() : nullptr;
+            p.tiles = tiles_d.get() + first_tile[begin];
+            p.n_tiles = first_tile[end] - first_tile[begin];
+            p.out = out.get(), p.out_type = out_type;
+            check_cuda(prompt_product(p, limits, nullptr));
+          }
+          const std::vector<uint8_t> got = out.download();
+          const double rounding = out_type == WType::F32 ? 0 : out_type == WType::F16 ? 5e-4 : 4e-3;
+          int wrong = 0;
+          for (int64_t i = 0; i < n; ++i)
+            for (int64_t r = 0; r < rows; ++r) {
+              double size = 0;
+              const int64_t row = expert_of[i] * rows + r;
+              const double want = reference(w, row, &a.values[i * cols], nullptr, 0, &size) +
+                                  (biased ? bias[row] : 0);
+              wrong += !(std::fabs(element_of(got.data(), out_type, i * rows + r) - want) <=
+                         4e-6 * (size + 1) + rounding * std::fabs(want) + 1e-7);
+            }
+          CHECK(wrong == 0);
+        }
+    }
+  CHECK(!prompt_product_supported(WType::F32, 64, 64, limits));
+  CHECK(!prompt_product_supported(WType::F16, 63, 64, limits));
+  CHECK(!prompt_product_supported(WType::F16, 64, 60, limits));
+}
+
 TEST_CASE("a stream waits for the host and uses its result", "[cuda][experts]") {
   if (skip()) return;
   constexpr int kDim = 3000, kCalls = 100;

@@ -20,6 +20,7 @@ using riffle::kQueryTile;
 using riffle::cpu::f16_to_f32;
 using riffle::cpu::f32_to_f16;
 using riffle::test::check_cuda;
+using riffle::test::device_limits;
 using riffle::test::DeviceArray;
 using riffle::test::skip;
 
@@ -44,20 +45,6 @@ struct Shape {
   // With latents a block has keys alone, and a token's value is the beginning of its key.
   int sides() const { return d == kLatentDim ? 1 : 2; }
 };
-
-DeviceLimits device_limits() {
-  DeviceLimits limits;
-  int major = 0, minor = 0;
-  check_cuda(cudaDeviceGetAttribute(&limits.n_sm, cudaDevAttrMultiProcessorCount, 0));
-  check_cuda(
-      cudaDeviceGetAttribute(&limits.smem_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
-  check_cuda(
-      cudaDeviceGetAttribute(&limits.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
-  limits.compute = 10 * major + minor;
-  return limits;
-}
 
 // Queries, and blocks in which everything that is no token's key or value is NaN.
 struct Case {
