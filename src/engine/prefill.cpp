@@ -303,13 +303,16 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   }
   att.last = r.first + end == r.n() && !options_.attention;
   att.out = a.att.as<float>();
+  const bool expands = c.latent && r.prompt->expands_latents(n);
+  if (expands) att.raw = a.att.as<float>(), att.values = a.q.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
   if (const auto lists = selector_->lists()) att.query_position = lists->last;
   r.prompt->attend(att);
   r.pairs +=
       static_cast<double>(n) * (static_cast<double>(pos0) + static_cast<double>(n + 1) / 2.0);
-  ops_->finish_layer(w, ops_->attended(w, r.layer, n, Phase::Prefill, a), a.q.as<float>(),
-                     c.query_gate ? a.gate.as<float>() : nullptr, x, n, Phase::Prefill, [&] {
+  float* const attended = expands ? att.values : ops_->attended(w, r.layer, n, Phase::Prefill, a);
+  ops_->finish_layer(w, attended, a.q.as<float>(), c.query_gate ? a.gate.as<float>() : nullptr, x,
+                     n, Phase::Prefill, [&] {
                        device_->add_layer_embedding(r.layer, r.tokens.data() + r.first + begin, n,
                                                     x, Phase::Prefill);
                      });

@@ -1,6 +1,6 @@
 // Attention of a prompt.
 #pragma once
-#include "kernels/cuda/types.h"
+#include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
 
@@ -73,5 +73,47 @@ struct UnpackQ8 {
   std::byte* out = nullptr;
 };
 Status unpack_q8(const UnpackQ8& args, cudaStream_t stream);
+
+// Multi-head latent attention of a prompt with keys and values of their own for each head
+// (expand_latents.cu), in place of one row of kLatentDim values for all. The new heads have
+// head_dim values, zeros behind the model's own.
+
+// Returns the head size of FlashPrefill that has room for these dimensions; 0: there is none.
+int expanded_head_dim(int query_dim, int value_dim);
+
+// Rows of head h: those that make its keys' first nope_dim values of a latent, then value_dim that
+// make its values. k_b: [n_heads * kLatentValueDim][nope_dim], v_b: [n_heads * value_dim]
+// [kLatentValueDim], of any type. out: f16 [n_heads][nope_dim + value_dim][kLatentValueDim].
+struct LatentMatrices {
+  Matrix k_b, v_b;
+  int n_heads = 0, nope_dim = 0, value_dim = 0;
+  void* out = nullptr;
+};
+Status latent_matrices(const LatentMatrices& args, cudaStream_t stream);
+
+// Queries of the new heads, f32 [n][n_heads][head_dim]: the first nope_dim values of raw
+// [n][n_heads][nope_dim + 64] times raw_scale, then the rotated values of q [n][ldq], behind
+// kLatentValueDim others in each head, times rotated_scale.
+struct LatentQueries {
+  const float *raw = nullptr, *q = nullptr;
+  int64_t n = 0, ldq = 0;
+  int n_heads = 0, nope_dim = 0, head_dim = 0;
+  float raw_scale = 1, rotated_scale = 1;
+  float* out = nullptr;
+};
+Status latent_queries(const LatentQueries& args, cudaStream_t stream);
+
+// Keys and values of tokens [first, last) for n_heads heads. latents: f16 [..][kLatentDim], one
+// token after the other, as the blocks of a layer have them. matrices: LatentMatrices::out, from
+// the first of these heads on. out: f16 blocks [n_heads][n_blocks], each K [block_size][head_dim]
+// and then V, as FlashPrefill reads them.
+struct ExpandLatents {
+  const void *latents = nullptr, *matrices = nullptr;
+  int64_t first = 0, last = 0;
+  int n_heads = 0, nope_dim = 0, value_dim = 0, head_dim = 0, block_size = 0;
+  int64_t n_blocks = 0;
+  void* out = nullptr;
+};
+Status expand_latents(const ExpandLatents& args, const DeviceLimits& limits, cudaStream_t stream);
 
 }  // namespace riffle::cuda

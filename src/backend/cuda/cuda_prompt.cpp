@@ -1,10 +1,12 @@
 // A prompt on the device: the memory that its operations need, its layers' KV and attention.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cuda/attention_source.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/running_memory.h"
 #include "kernels/common/agreed.h"
+#include "kernels/cuda/head_dims.h"
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "util/error.h"
@@ -26,6 +28,10 @@ class CudaDevice::CudaPrompt : public Prompt {
   }
   void begin_layer(int layer) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0) override;
+  bool expands_latents(int64_t n) const override {
+    return n >= kExpandedRows && device_.prompt_.expanded.size() > 0 &&
+           device_.device_.limits.compute >= 80;
+  }
   void attend(const PromptAttention& args) override;
   void recur(float* in, int64_t n, int64_t pos0, float* out) override;
   void fill_from(const AttentionSource& source, int64_t pos0, int64_t n) override;
@@ -41,14 +47,19 @@ class CudaDevice::CudaPrompt : public Prompt {
   void end();
   void unpack(const PromptAttention& args, FlashPrefill& flash);
   void choose(const PromptAttention& args, FlashPrefill& flash);
+  void attend_expanded(const PromptAttention& args);
 
   CudaDevice& device_;
   const Config& config_;
   PromptRequest request_;
-  int at_ = 0;  // the current layer
+  int kv_size() const { return device_.kv_.layout(at_).block_size; }  // tokens of a block
+  int at_ = 0;                                                        // the current layer
   // KV in 8 bits: the layer whose KV is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
+  // The layer whose latents have been made into keys and values of all heads, and how far.
+  int expanded_layer_ = -1;
+  int64_t expanded_tokens_ = 0;
   int64_t means_ = 0;  // key tiles of the current layer whose means are computed
   TileCounts counts_;  // set when the prompt's last layer is finished
 };
@@ -185,8 +196,74 @@ void CudaDevice::CudaPrompt::choose(const PromptAttention& a, FlashPrefill& f) {
               "choosing tiles of keys");
 }
 
+// Attention with each head's own keys and values. They are made of the layer's latents, for as many
+// heads at a time as there is memory for. If that is all of them, they are kept for later chunks.
+void CudaDevice::CudaPrompt::attend_expanded(const PromptAttention& a) {
+  const ExpandedShape shape = expanded_shape(config_, kv_size(), request_.n_total);
+  const LatentConfig& l = config_.latent;
+  const LayerWeights& w = device_.model_.weights.layers[at_];
+  PromptBuffers& buffers = device_.prompt_;
+  const int n_heads = config_.heads(at_), d = shape.head_dim;
+  const bool new_layer = expanded_layer_ != at_;
+  if (new_layer) {
+    LatentMatrices m;
+    m.k_b = device_.weights_.heads(w.k_b), m.v_b = device_.weights_.heads(w.v_b);
+    m.n_heads = n_heads, m.nope_dim = l.nope_dim, m.value_dim = l.value_dim;
+    m.out = buffers.latent_matrices.data();
+    cuda::check(latent_matrices(m, device_.compute_), "arranging the matrices of latents");
+    expanded_layer_ = at_;
+    expanded_tokens_ = 0;
+  }
+  // Scores are divided by the root of the size of the rows that they are sums of.
+  const float scale = std::sqrt(static_cast<float>(d) / static_cast<float>(kLatentDim));
+  LatentQueries q;
+  q.raw = a.raw, q.q = a.q, q.n = a.n, q.ldq = a.ldq, q.n_heads = n_heads;
+  q.nope_dim = l.nope_dim, q.head_dim = d;
+  q.raw_scale = scale * l.query_scale, q.rotated_scale = scale;
+  q.out = buffers.latent_queries.as<float>();
+  cuda::check(latent_queries(q, device_.compute_), "arranging queries");
+  const bool whole = shape.heads == n_heads, same = l.value_dim == d;
+  FlashPrefill f;
+  f.n = a.n;
+  f.ldq = int64_t{n_heads} * d;
+  f.pos0 = a.pos0;
+  f.window = a.window;
+  f.blocks = buffers.expanded.as<std::byte>();
+  f.n_blocks = shape.n_blocks;
+  f.layout.block_size = kv_size();
+  f.layout.head_dim = d;
+  f.layout.value_offset = kv_size() * kv_row_bytes(KvType::F16, d);
+  f.layout.block_bytes = 2 * f.layout.value_offset;
+  f.ldo = f.ldq;
+  for (int head = 0; head < n_heads; head += shape.heads) {
+    ExpandLatents e;
+    e.latents = layer_.base;
+    e.matrices = buffers.latent_matrices.as<uint16_t>() +
+                 int64_t{head} * (l.nope_dim + l.value_dim) * kLatentValueDim;
+    e.first = whole ? expanded_tokens_ : 0, e.last = a.pos0 + a.n;
+    e.n_heads = std::min(shape.heads, n_heads - head);
+    e.nope_dim = l.nope_dim, e.value_dim = l.value_dim, e.head_dim = d;
+    e.block_size = kv_size(), e.n_blocks = shape.n_blocks;
+    e.out = buffers.expanded.data();
+    cuda::check(expand_latents(e, device_.device_.limits, device_.compute_),
+                "making keys and values of latents");
+    f.q = q.out + int64_t{head} * d;
+    f.n_heads = f.n_kv_heads = e.n_heads;
+    f.out = (same ? a.values : a.out) + int64_t{head} * d;
+    cuda::check(flash_prefill(f, device_.device_.limits, device_.compute_),
+                "computing a prompt's attention");
+  }
+  if (whole) expanded_tokens_ = a.pos0 + a.n;
+  if (same) return;
+  const size_t row = l.value_dim * sizeof(float);
+  cuda::check(cudaMemcpy2DAsync(a.values, row, a.out, d * sizeof(float), row, a.n * n_heads,
+                                cudaMemcpyDeviceToDevice, device_.compute_),
+              "moving attended values");
+}
+
 void CudaDevice::CudaPrompt::attend(const PromptAttention& a) {
   const DeviceScope on = device_.enter();
+  if (a.raw) return attend_expanded(a);
   FlashPrefill f;
   f.q = a.q;
   f.n = a.n;

@@ -9,9 +9,30 @@
 #include "backend/recurrent_shape.h"
 #include "kernels/common/agreed.h"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/head_dims.h"
+#include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/recurrent/recurrent.h"
 
 namespace riffle::cuda {
+
+ExpandedShape expanded_shape(const Config& c, int block_size, int64_t n_total) {
+  constexpr int64_t kBytes = int64_t{512} << 20;
+  const LatentConfig& l = c.latent;
+  ExpandedShape shape;
+  if (l.kv_rank != kLatentValueDim || l.rope_dim != kLatentDim - kLatentValueDim ||
+      l.nope_dim % 2 != 0 || l.value_dim % 2 != 0)
+    return shape;
+  shape.head_dim = expanded_head_dim(l.query_dim(), l.value_dim);
+  if (shape.head_dim == 0) return shape;
+  shape.n_blocks = (n_total + block_size - 1) / block_size;
+  const int64_t head = shape.n_blocks * block_size * 2 * kv_row_bytes(KvType::F16, shape.head_dim);
+  const int64_t most = std::clamp<int64_t>(kBytes / head, 1, c.n_heads),
+                parts = (c.n_heads + most - 1) / most;
+  shape.heads = static_cast<int>((c.n_heads + parts - 1) / parts);
+  // Not less than a shorter prompt takes, since the plan counts the longest.
+  shape.bytes = std::min(c.n_heads * head, std::max(kBytes, head));
+  return shape;
+}
 
 std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOptions& options,
                                          const PromptSizes& s) {
@@ -49,6 +70,16 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(kExperts,
         2 * sizeof(int32_t) * rows + sizeof(ExpertTile) * most_expert_tiles(rows, c.experts.n),
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
+  }
+  const ExpandedShape expanded = expanded_shape(c, options.layout.block_size, s.n_total);
+  if (expanded.heads > 0 && kv_type == cpu::KvType::F16 && s.chunk >= kExpandedRows) {
+    constexpr const char* kExpanded = "keys and values of latents";
+    add(kExpanded, expanded.bytes, [](PromptBuffers& b) -> Buffer& { return b.expanded; });
+    add(kExpanded,
+        2 * int64_t{c.n_heads} * (c.latent.nope_dim + c.latent.value_dim) * c.latent.kv_rank,
+        [](PromptBuffers& b) -> Buffer& { return b.latent_matrices; });
+    add(kExpanded, 4 * s.chunk * c.n_heads * expanded.head_dim,
+        [](PromptBuffers& b) -> Buffer& { return b.latent_queries; });
   }
   if (products_wait(c))
     add("products that wait for their norm", 4 * s.chunk * c.dim,

@@ -19,16 +19,29 @@ struct PromptBuffers {
   Buffer products;        // products that wait for their norm
   Buffer expert_staging;  // neighbouring experts from host memory
   Buffer kv_f16;          // a layer's KV, where it is kept in 8 bits
-  Buffer means, tiles;    // TileMeans::out; FlashPrefill::tiles
-  Buffer tile_counts;     // ChooseTiles::counts
-  Buffer recurrent;       // RecurPrompt::scratch
-  Buffer kept;            // a layer's states at the checkpoints of a call (RecurKeep)
+  // Latents made into keys and values: those, their matrices, and their queries
+  Buffer expanded, latent_matrices, latent_queries;
+  Buffer means, tiles;  // TileMeans::out; FlashPrefill::tiles
+  Buffer tile_counts;   // ChooseTiles::counts
+  Buffer recurrent;     // RecurPrompt::scratch
+  Buffer kept;          // a layer's states at the checkpoints of a call (RecurKeep)
   ExpertBuffers experts;
   LayerEmbeddingBuffers layer_embedding;
 };
 
 // Returns the words of FlashPrefill::tiles that a query tile has in a sequence of n_total tokens.
 inline int64_t tile_words(int64_t n_total) { return n_total / (64 * kKeyTile) + 1; }
+
+// Keys and values that prompts make of latents (kernels/cuda/prefill/prefill.h): of `heads` heads
+// at a time, in n_blocks blocks each. heads 0: they are not made.
+struct ExpandedShape {
+  int heads = 0, head_dim = 0;
+  int64_t n_blocks = 0;
+  uint64_t bytes = 0;
+};
+ExpandedShape expanded_shape(const Config& config, int block_size, int64_t n_total);
+// Fewer rows attend to latents: the keys and values of all tokens before them would cost more.
+inline constexpr int64_t kExpandedRows = 256;
 
 struct PromptSizes {
   int64_t n = 0, n_total = 0;     // tokens of the prompt; of the sequence once it is read

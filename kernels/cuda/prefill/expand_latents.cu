@@ -1,0 +1,125 @@
+// Keys and values of multi-head latent attention, made of latents (DeepSeek-V2, arXiv 2405.04434,
+// section 2.1, equations 9 to 11). A decode step multiplies queries by k_b instead and attends to
+// latents. A prompt has many queries for a token, and attention to heads of 256 values takes half
+// of the operations.
+#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/head_dims.h"
+#include "kernels/cuda/prefill/prefill.h"
+#include "kernels/cuda/tile_product.cuh"
+
+namespace riffle::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Block (j, h): row j of head h's matrix.
+__global__ void __launch_bounds__(kThreads)
+    latent_matrices_kernel(const __grid_constant__ LatentMatrices a) {
+  const int64_t j = blockIdx.x, head = blockIdx.y, rows = a.nope_dim + a.value_dim;
+  uint16_t* const out = static_cast<uint16_t*>(a.out) + (head * rows + j) * kLatentValueDim;
+  for (int64_t r = threadIdx.x; r < kLatentValueDim; r += kThreads)
+    out[r] = f32_to_f16_saturating(j < a.nope_dim
+                                       ? weight_at(a.k_b, head * kLatentValueDim + r, j)
+                                       : weight_at(a.v_b, head * a.value_dim + j - a.nope_dim, r));
+}
+
+// Block (h, i): head h of row i.
+__global__ void __launch_bounds__(64)
+    latent_queries_kernel(const __grid_constant__ LatentQueries a) {
+  const int64_t head = blockIdx.x, i = blockIdx.y;
+  const int rope_dim = kLatentDim - kLatentValueDim;
+  const float* const raw = a.raw + (i * a.n_heads + head) * (a.nope_dim + rope_dim);
+  const float* const rotated = a.q + i * a.ldq + head * kLatentDim + kLatentValueDim;
+  float* const out = a.out + (i * a.n_heads + head) * a.head_dim;
+  for (int c = static_cast<int>(threadIdx.x); c < a.head_dim; c += 64)
+    out[c] = c < a.nope_dim              ? raw[c] * a.raw_scale
+             : c < a.nope_dim + rope_dim ? rotated[c - a.nope_dim] * a.rotated_scale
+                                         : 0;
+}
+
+// Block (x, y, h): tokens of tile y of head h. The last x copies the rotated keys and writes zeros
+// behind keys and values; the others multiply.
+__global__ void __launch_bounds__(TileProduct::kThreads, 2)
+    expand_latents_kernel(const __grid_constant__ ExpandLatents a) {
+#if __CUDA_ARCH__ >= 800
+  using T = TileProduct;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int64_t first = a.first + static_cast<int64_t>(blockIdx.y) * T::kRows, head = blockIdx.z;
+  const int n = static_cast<int>(min(static_cast<int64_t>(T::kRows), a.last - first));
+  const int d = a.head_dim, rope_dim = kLatentDim - kLatentValueDim;
+  const auto* const latents = static_cast<const uint16_t*>(a.latents);
+  auto* const out = static_cast<uint16_t*>(a.out) + head * a.n_blocks * a.block_size * 2 * d;
+  const auto at = [&](int row, bool value) {
+    const int64_t t = first + row, block = t / a.block_size, i = t % a.block_size;
+    return out + ((2 * block + value) * a.block_size + i) * d;
+  };
+  if (blockIdx.x + 1 == gridDim.x) {
+    const int width = d - a.nope_dim;
+    for (int i = static_cast<int>(threadIdx.x); i < n * width; i += T::kThreads) {
+      const int row = i / width, c = i % width;
+      at(row, false)[a.nope_dim + c] =
+          c < rope_dim ? latents[(first + row) * kLatentDim + kLatentValueDim + c] : 0;
+    }
+    const int rest = d - a.value_dim;
+    for (int i = static_cast<int>(threadIdx.x); i < n * rest; i += T::kThreads)
+      at(i / rest, true)[a.value_dim + i % rest] = 0;
+    return;
+  }
+  const int rows = a.nope_dim + a.value_dim, column = static_cast<int>(blockIdx.x) * T::kRows;
+  const auto* const w =
+      static_cast<const uint16_t*>(a.matrices) + (head * rows + column) * kLatentValueDim;
+  const TileRows x = {latents + first * kLatentDim, kLatentDim, n},
+                 y = {w, kLatentValueDim, min(T::kRows, rows - column)};
+  tile_product<false>(x, y, kLatentValueDim, shared, [&](int row, int col, float low, float high) {
+    const int c = column + col;
+    const bool value = c >= a.nope_dim;
+    *reinterpret_cast<uint32_t*>(at(row, value) + (value ? c - a.nope_dim : c)) =
+        f32_to_f16_saturating(low) | static_cast<uint32_t>(f32_to_f16_saturating(high)) << 16;
+  });
+#endif
+}
+
+}  // namespace
+
+int expanded_head_dim(int query_dim, int value_dim) {
+  for (const int d : {64, 80, 96, 128, 256})
+    if (query_dim <= d && value_dim <= d) return d;
+  return 0;
+}
+
+Status latent_matrices(const LatentMatrices& a, cudaStream_t stream) {
+  if (a.n_heads < 1 || a.nope_dim < 1 || a.value_dim < 1) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(a.nope_dim + a.value_dim),
+                  static_cast<unsigned>(a.n_heads));
+  latent_matrices_kernel<<<grid, kThreads, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+Status latent_queries(const LatentQueries& a, cudaStream_t stream) {
+  if (a.n < 1 || a.n > 65535 || a.n_heads < 1) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(a.n_heads), static_cast<unsigned>(a.n));
+  latent_queries_kernel<<<grid, 64, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+Status expand_latents(const ExpandLatents& a, const DeviceLimits& limits, cudaStream_t stream) {
+  using T = TileProduct;
+  if (limits.compute < 80 || limits.smem_per_block < T::kSharedBytes) return cudaErrorNotSupported;
+  const int64_t tiles = (a.last - a.first + T::kRows - 1) / T::kRows;
+  const int rope_dim = kLatentDim - kLatentValueDim;
+  if (a.first < 0 || tiles < 1 || tiles > 65535 || a.n_heads < 1 || a.nope_dim % 2 != 0 ||
+      a.value_dim % 2 != 0 || a.nope_dim + rope_dim > a.head_dim || a.value_dim > a.head_dim ||
+      a.n_blocks * a.block_size < a.last)
+    return cudaErrorInvalidValue;
+  if (Status status = cudaFuncSetAttribute(
+          expand_latents_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);
+      status != cudaSuccess)
+    return status;
+  const int columns = (a.nope_dim + a.value_dim + T::kRows - 1) / T::kRows;
+  const dim3 grid(static_cast<unsigned>(columns + 1), static_cast<unsigned>(tiles),
+                  static_cast<unsigned>(a.n_heads));
+  expand_latents_kernel<<<grid, T::kThreads, T::kSharedBytes, stream>>>(a);
+  return cudaGetLastError();
+}
+
+}  // namespace riffle::cuda
