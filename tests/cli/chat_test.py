@@ -379,8 +379,8 @@ def tool_files(folder):
         check(one_line_error(r, code, *say), f"--tools: {name}", r)
 
     at = "tools.json: "
-    refused("no JSON", "[", 2, at + "not valid JSON at byte 2, expected a list of tools")
-    refused("more than a list", '[],"seed":3', 2, at + "not valid JSON at byte 3")
+    refused("no JSON", "[", 2, at + "not valid JSON: found the end of the text at byte 2, expected a list of tools")
+    refused("more than a list", '[],"seed":3', 2, at + "not valid JSON: found ',' at byte 3")
     refused("not UTF-8 or a number", "3", 2, at + "found a JSON number, expected a list of tools")
     refused("an empty list", [], 2, at + "found no tools")
     refused("an object without tools", {"a": 1}, 2, at + "found an object without the field tools")

@@ -111,7 +111,7 @@ TEST_CASE("a refusal names the field as OpenAI does", "[requests]") {
   CHECK(refusal("{" + std::string(kUser) + "}", RIFFLE_REQUEST_COMPLETION) ==
         "messages|invalid_value|field body.messages is given, expected body.prompt for a "
         "completion");
-  CHECK(refusal("[") == "||not valid JSON at byte 2");
+  CHECK(refusal("[") == "||not valid JSON: found the end of the text at byte 2");
   CHECK(refusal("{\"a\":1,\"a\":2}") == "||field \"a\" is given twice, expected it once");
   CHECK(refusal("[]") == "||the text is a JSON array, expected an object");
   CHECK(refusal("{\"a\":\"\xff\"}") == "||byte 7 is not valid UTF-8");
@@ -153,7 +153,8 @@ TEST_CASE("fields of tools are checked", "[requests]") {
             .starts_with("messages[1].tool_calls|invalid_value|"));
   CHECK(messages(call + R"({"name":"f","arguments":"{"}}]},{"role":"user","content":"x"})") ==
         "messages[1].tool_calls[0].function.arguments|invalid_value|field body.messages[1]."
-        "tool_calls[0].function.arguments is no JSON at byte 2, expected the text of an object");
+        "tool_calls[0].function.arguments is not valid JSON: found the end of the text at byte 2, "
+        "expected the text of an object");
   CHECK(messages(R"({"role":"assistant","content":null})") ==
         "messages[1].content|invalid_value|field body.messages[1].content is null, expected a "
         "string or a list of parts of type text");
