@@ -210,3 +210,6 @@ RIFFLE_API uint64_t riffle_derived_seed(uint64_t seed, uint64_t n);
 }
 #endif
 #endif
+/* Writes a random id, as responses have it: 26 to 28 hexadecimal digits (104 bits) and a NUL. size:
+ * at least 29; a longer id is cut. "" if the system gives no random numbers. */
+RIFFLE_API void riffle_random_id(char* id, size_t size);

@@ -339,7 +339,7 @@ riffle_status riffle_answer_token(riffle_answer* answer, const riffle_token* tok
   });
 }
 
-// ---- seeds
+// ---- seeds and ids
 
 uint64_t riffle_random_seed(void) {
   uint64_t seed = 0;
@@ -350,3 +350,9 @@ uint64_t riffle_random_seed(void) {
 uint64_t riffle_derived_seed(uint64_t seed, uint64_t n) { return requests::derived_seed(seed, n); }
 
 }  // extern "C"
+void riffle_random_id(char* id, size_t size) {
+  if (!id || !size) return;
+  *id = 0;
+  guarded(nullptr, 0, [&] { copy_text(id, size, requests::random_id().c_str()); });
+}
+
