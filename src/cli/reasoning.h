@@ -48,7 +48,7 @@ struct StreamedAnswer {
   void finish(const riffle_result& result);
 
  private:
-  void put_chunk(const riffle_json& chunk);
+  void put_part();
   void put(std::string_view more_reasoning, std::string_view more_text);
 
   bool stream_;

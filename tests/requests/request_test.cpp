@@ -204,11 +204,19 @@ TEST_CASE("chunks of a stream add up to the response", "[requests]") {
                                ": \"get\", ", "\"arguments\": {\"n\"",
                                ": 7}",        "}\n</tool_call>"};
   riffle_json chunk{};
+  std::string added;  // by riffle_request_part
+  const auto take_part = [&] {
+    riffle_answer_part part{};
+    REQUIRE(riffle_request_part(r.get(), &part) == RIFFLE_OK);
+    CHECK(part.reasoning_len == 0);
+    added.append(part.content, part.content_len);
+  };
   for (const char* const part : parts) {
     const std::string text = part;
     const riffle_token token = token_of(300, text);
     REQUIRE(riffle_request_token(r.get(), 0, &token, &chunk) == RIFFLE_OK);
     take(chunk);
+    take_part();
   }
   CHECK(riffle_request_usage(r.get(), &chunk) == RIFFLE_OK);
   CHECK(chunk.data == nullptr);
@@ -217,7 +225,9 @@ TEST_CASE("chunks of a stream add up to the response", "[requests]") {
   const riffle_result result{RIFFLE_FINISH_STOP, 9};
   REQUIRE(riffle_request_end(r.get(), 0, &result, 5, &chunk) == RIFFLE_OK);
   take(chunk);
+  take_part();
   CHECK(content == "I look.");
+  CHECK(added == content);
   CHECK(name == "get");
   CHECK(arguments == "{\"n\": 7}");
   CHECK(finish == "tool_calls");

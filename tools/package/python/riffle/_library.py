@@ -136,6 +136,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_request_options": (c_void_p, [c_void_p, c_size_t]),
     "riffle_request_drop_prompts": (None, [c_void_p]),
     "riffle_request_set_names": (c_int, [c_void_p, c_char_p, c_char_p]),
+    "riffle_request_part": (c_int, [c_void_p, POINTER(C.AnswerPart)]),
     "riffle_request_token": (c_int, [c_void_p, c_size_t, POINTER(C.Token), POINTER(C.Json)]),
     "riffle_request_end": (
         c_int,
