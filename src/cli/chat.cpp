@@ -426,8 +426,9 @@ class Chat {
     if (!thinking)
       throw Exit(EXIT_RUN, "/think: found '" + level + "', expected on, off, low, medium or high");
     o_.common.thinking = *thinking;
-    say_unread_thinking(model_.get(), o_.common);
-    notice(quiet_, "[thinking: %s]", thinking_text(o_.common.thinking));
+    const std::string unread = unread_thinking(model_.get(), *thinking, "it");
+    notice(quiet_, "[thinking: %s%s%s]", thinking_text(*thinking), unread.empty() ? "" : "; ",
+           unread.c_str());
   }
 
   void set(const std::string& rest) {

@@ -223,9 +223,10 @@ std::string model_name(const riffle_model* model, const std::string& path) {
 
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
   const std::string text = riffle_context_notice(context);
-  const bool goes_on = !said.empty() && text.starts_with(said + "; ");
-  if (!text.empty() && text != said)
-    notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
+  const bool goes_on = !said.empty() && text.starts_with(said + "\n");
+  if (text.empty() || text == said) return text;
+  for (const std::string& line : split(text.substr(goes_on ? said.size() + 1 : 0), '\n'))
+    notice(quiet, "%s", line.c_str());
   return text;
 }
 

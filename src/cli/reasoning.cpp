@@ -83,22 +83,25 @@ void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result&
            length ? "-n" : "-c");
 }
 
-void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
-  const auto& [enabled, effort] = options.thinking;
+std::string unread_thinking(const riffle_model* model, const Thinking& thinking,
+                            const std::string& name) {
+  const auto& [enabled, effort] = thinking;
   const Facts info = model_info(model);
-  if (effort && !info.on("chat_effort")) {
-    notice(options.quiet,
-           "[the reasoning effort %s has no effect: the chat template does not use "
-           "reasoning_effort]",
-           effort);
-  }
+  if (effort && !info.on("chat_effort"))
+    return std::string("the reasoning effort ") + effort +
+           " has no effect: the chat template does not use reasoning_effort";
   // --think=high sets both; a template that uses either one is enough.
-  if (enabled == "default" || info.on("chat_thinking") || effort) return;
-  notice(options.quiet, "[%s has no effect: the chat template does not use enable_thinking%s]",
-         enabled == "on" ? "--think" : "--no-think",
-         !info.on("chat_effort") ? ""
-         : enabled == "on"       ? "; it uses reasoning_effort: --think=low, medium or high"
-                                 : "; it uses reasoning_effort: --think=low reasons least");
+  if (enabled == "default" || info.on("chat_thinking") || effort) return "";
+  return name + " has no effect: the chat template does not use enable_thinking" +
+         (!info.on("chat_effort") ? ""
+          : enabled == "on"       ? "; it uses reasoning_effort: --think=low, medium or high"
+                                  : "; it uses reasoning_effort: --think=low reasons least");
+}
+
+void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
+  const bool on = options.thinking.enabled == "on";
+  const std::string text = unread_thinking(model, options.thinking, on ? "--think" : "--no-think");
+  if (!text.empty()) notice(options.quiet, "[%s]", text.c_str());
 }
 
 }  // namespace riffle::cli
