@@ -207,7 +207,7 @@ def chats(folder):
     check(r.code == 0 and r.out == b.out and messages(copies[0]) == messages(kept),
           "/retry answers the last kept message again", r)
     r = riffle(*chat, "--session", copies[1], stdin=b"/clear\n/retry\n")
-    check(r.code == 1 and r.out == b"" and b"no message yet" in r.err,
+    check(r.code == 1 and r.out == b"" and b"found no message" in r.err,
           "/retry has nothing to answer after /clear", r)
     other = os.path.join(folder, "other.kv")
     r = riffle(*chat, stdin=f"/open {kept}\nAnd hail?\n/save {other}\n".encode())

@@ -437,13 +437,17 @@ TEST_CASE("tools that a model cannot have are refused", "[requests]") {
     return std::string(riffle_info_text(riffle_request_refusal(r.get()), "param")) + ": " + err;
   };
   CHECK(refused(with(kTools)) ==
-        "tools: field body.tools is not supported: this model's chat template takes no tools");
+        "tools: field body.tools is not supported: this model's chat template has no place for "
+        "tools; use a model whose template has one, or leave tools out");
   for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"get"}})"})
     CHECK(refused(with(std::string(kTools) + R"(,"tool_choice":)" + choice)) ==
-          "tools: field body.tools is not supported: this model's chat template takes no tools");
-  CHECK(refused(R"({"messages":[{"role":"user","content":"a"},{"role":"tool","content":"b"}]})") ==
-        "messages[1].role: field body.messages[1].role is not supported: this model's chat "
-        "template prints no calls of tools");
+          "tools: field body.tools is not supported: this model's chat template has no place for "
+          "tools; use a model whose template has one, or leave tools out");
+  CHECK(
+      refused(R"({"messages":[{"role":"user","content":"a"},{"role":"tool","content":"b"}]})") ==
+      "messages[1].role: field body.messages[1].role is not supported: this model's chat "
+      "template does not print calls of tools; use a model whose template does, or leave the calls "
+      "and their results out");
   model->model->chat = std::make_unique<const ChatTemplate>(
       std::string_view("{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"));
   CHECK(refused(with(kTools)) ==
