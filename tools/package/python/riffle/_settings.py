@@ -19,10 +19,12 @@ SettingValue = Union[str, int, float, bool]
 _named: dict[bytes, Any] = {}
 
 
-@C.SettingNameFn
-def _name_of(setting: bytes) -> int | None:
+def _address_of_name(setting: bytes) -> int | None:
     text = _named.get(setting)
     return None if text is None else ctypes.addressof(text)
+
+
+_name_of = C.SettingNameFn(_address_of_name)
 
 
 def name_settings(names: dict[str, str]) -> None:
