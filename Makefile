@@ -215,6 +215,7 @@ $(OUT)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
 	$(AR) rcs $@ $^
 # Programs in C link the shared library, as an application would.
 C_EXAMPLES := $(patsubst tests/capi/examples/%.c,$(BUILD)/examples/%,$(wildcard tests/capi/examples/*.c))
+LOCALE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/capi/locale/*.c))
 C_PROGRAMS := $(BUILD)/capi_example $(BUILD)/capi_locale $(BUILD)/no_memory $(C_EXAMPLES) \
               $(BUILD)/examples/header
 $(C_EXAMPLES): $(BUILD)/examples/%: $(BUILD)/tests/capi/examples/%.o
@@ -228,7 +229,7 @@ $(BUILD)/tests/capi/header.o: $(BUILD)/tests/capi/header.c | deps
 $(BUILD)/examples/header: $(BUILD)/tests/capi/header.o
 $(BUILD)/no_memory: $(BUILD)/tests/capi/no_memory.o
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o
-$(BUILD)/capi_locale: $(BUILD)/tests/capi/locale.o
+$(BUILD)/capi_locale: $(LOCALE_OBJ)
 $(C_PROGRAMS): $(BUILD)/libriffle.so
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lriffle -lpthread -o $@
@@ -329,5 +330,5 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 include tools/package/package.mk
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(BUILD)/tests/capi/locale.d $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d $(LOCALE_OBJ:.o=.d) $(BUILD)/tests/capi/no_memory.d $(wildcard $(BUILD)/tests/capi/examples/*.d)
 .PHONY: all deps demo test kernel-test core-check thread-check real-model-test template-test bench cuda-bench selector_bench attention_stats grammar_bench grammar_check synthetic_gguf render_chat parse_calls results_chart fmt clean help FORCE

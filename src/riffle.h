@@ -291,7 +291,7 @@ RIFFLE_API const char* riffle_context_error(const riffle_context* context);
 RIFFLE_API size_t riffle_context_length(const riffle_context* context);
 /* Returns notes for a user, such as the selector that auto chose, a length below the trained one
  * because memory is short, positions beyond the trained length, or host memory that could not be
- * pinned. Parts are joined by "; "; "": none. Valid until the next call on the context. */
+ * pinned. Each note is a line; "": none. Valid until the next call on the context. */
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 
 /* Changes an option of an existing context; only options of the selection can be changed. KV

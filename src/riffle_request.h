@@ -122,6 +122,16 @@ typedef struct riffle_json {
   size_t len;
 } riffle_json;
 
+/* The text that a token has added. The texts are valid until the next call on the request or
+ * answer; they are not NUL-terminated. Text that may still become a tag is held back. White space
+ * around the tags of reasoning and of calls is dropped. This struct never changes. */
+typedef struct riffle_answer_part {
+  const char* reasoning;
+  size_t reasoning_len;
+  const char* content;
+  size_t content_len;
+} riffle_answer_part;
+
 /* Sets the names that responses and chunks have as model and system_fingerprint; NULL: leave
  * system_fingerprint out. Before, model is the body's. Requires riffle_request_prepare. */
 RIFFLE_API riffle_status riffle_request_set_names(riffle_request* request, const char* model,
@@ -132,6 +142,11 @@ RIFFLE_API riffle_status riffle_request_set_names(riffle_request* request, const
  * reasoning_content, tool_calls, logprobs; may be NULL. */
 RIFFLE_API riffle_status riffle_request_token(riffle_request* request, size_t answer,
                                               const riffle_token* token, riffle_json* chunk);
+
+/* Returns the text that the last riffle_request_token or riffle_request_end has added to its
+ * answer, which a chunk has as content and reasoning_content; empty: none. It serves callers that
+ * send no JSON. */
+RIFFLE_API riffle_status riffle_request_part(riffle_request* request, riffle_answer_part* part);
 
 /* Ends an answer. cached_tokens: tokens of its prompt that were not read (reused_tokens and
  * loaded_tokens). chunk: the last one of this answer, with finish_reason: "stop", "length" or
@@ -179,16 +194,6 @@ RIFFLE_API bool riffle_request_call(riffle_request* request, size_t answer, size
  * time. */
 typedef struct riffle_answer riffle_answer;
 
-/* The text that a token has added. The texts are valid until the next call on the answer; they are
- * not NUL-terminated. Text that may still become a tag is held back. White space around the tags of
- * reasoning and of calls is dropped. This struct never changes. */
-typedef struct riffle_answer_part {
-  const char* reasoning;
-  size_t reasoning_len;
-  const char* content;
-  size_t content_len;
-} riffle_answer_part;
-
 /* Makes the splitter of an answer. in_reasoning: as of riffle_chat_prompt. */
 RIFFLE_API riffle_status riffle_answer_create(riffle_model* model, bool in_reasoning,
                                               riffle_answer** answer, char* err, size_t err_size);
@@ -197,7 +202,7 @@ RIFFLE_API void riffle_answer_free(riffle_answer* answer);
 RIFFLE_API riffle_status riffle_answer_token(riffle_answer* answer, const riffle_token* token,
                                              riffle_answer_part* part);
 
-/* ---- seeds */
+/* ---- seeds and ids */
 
 /* Returns a random seed from the system, below 2^53: JSON readers that keep numbers as doubles hold
  * it exactly. */
@@ -205,6 +210,9 @@ RIFFLE_API uint64_t riffle_random_seed(void);
 /* Returns seed number n (from 1) derived from `seed`: the upper 53 bits of output n of SplitMix64
  * with the initial state `seed`. It depends on nothing else. */
 RIFFLE_API uint64_t riffle_derived_seed(uint64_t seed, uint64_t n);
+/* Writes a random id, as responses have it: 26 to 28 hexadecimal digits (104 bits) and a NUL. size:
+ * at least 29; a longer id is cut. "" if the system gives no random numbers. */
+RIFFLE_API void riffle_random_id(char* id, size_t size);
 
 #ifdef __cplusplus
 }

@@ -256,6 +256,16 @@ riffle_status riffle_request_token(riffle_request* request, size_t answer,
   });
 }
 
+riffle_status riffle_request_part(riffle_request* request, riffle_answer_part* part) {
+  if (part) *part = {"", 0, "", 0};
+  return on_request(request, [&] {
+    require(part, "part");
+    if (!request->response) return;
+    const auto& [reasoning, content, calls] = request->response->last();
+    *part = {reasoning.data(), reasoning.size(), content.data(), content.size()};
+  });
+}
+
 riffle_status riffle_request_end(riffle_request* request, size_t answer,
                                  const riffle_result* result, size_t cached_tokens,
                                  riffle_json* chunk) {
@@ -339,7 +349,7 @@ riffle_status riffle_answer_token(riffle_answer* answer, const riffle_token* tok
   });
 }
 
-// ---- seeds
+// ---- seeds and ids
 
 uint64_t riffle_random_seed(void) {
   uint64_t seed = 0;
@@ -348,5 +358,11 @@ uint64_t riffle_random_seed(void) {
 }
 
 uint64_t riffle_derived_seed(uint64_t seed, uint64_t n) { return requests::derived_seed(seed, n); }
+
+void riffle_random_id(char* id, size_t size) {
+  if (!id || !size) return;
+  *id = 0;
+  guarded(nullptr, 0, [&] { copy_text(id, size, requests::random_id().c_str()); });
+}
 
 }  // extern "C"

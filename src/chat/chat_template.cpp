@@ -49,10 +49,11 @@ std::vector<std::string> words(std::string_view text) {
 }
 
 void check_messages(const std::vector<ChatMessage>& messages) {
-  if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
+  if (messages.empty())
+    fail(RIFFLE_BAD_ARGUMENT, "found a conversation without messages, expected one or more");
   for (size_t i = 0; i < messages.size(); i++) {
     if (utf8_error(messages[i].role) >= 0)
-      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
+      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not valid UTF-8, expected UTF-8", i);
     for (const std::string* text : {&messages[i].content, &messages[i].reasoning}) {
       if (const int64_t bad = utf8_error(*text); bad >= 0) {
         fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i,
@@ -72,7 +73,9 @@ std::vector<ChatMessage> without_blank_end(std::vector<ChatMessage> messages) {
   while (!messages.empty() && messages.back().role == "assistant" && is_blank(messages.back()))
     messages.pop_back();
   if (messages.empty())
-    fail(RIFFLE_BAD_ARGUMENT, "the conversation has only empty messages of the assistant");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "found only empty messages of the assistant, expected a message of another role before "
+         "them");
   return messages;
 }
 
@@ -311,8 +314,9 @@ void ChatTemplate::check_vocabulary(const Tokenizer& tokenizer) const {
     if (missing_piece(tokenizer, other).empty())
       others += (others.empty() ? "" : ", ") + std::string(other.name);
   fail(RIFFLE_UNSUPPORTED,
-       "`model.chat_template`: found %s, whose control piece %s the model's vocabulary lacks; "
-       "expected one of %s",
+       "`model.chat_template`: found %s, which needs the token %s, but the model's vocabulary has "
+       "no "
+       "such token; expected a format whose tokens it has: %s",
        family_->name, missing.c_str(), others.c_str());
 }
 
@@ -324,10 +328,8 @@ SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<Cha
   const bool tools = options.tools && !options.tools->empty();
   const bool called = std::any_of(messages.begin(), messages.end(),
                                   [](const ChatMessage& m) { return !m.calls.empty(); });
-  if (tools && !knows_tools())
-    fail(RIFFLE_UNSUPPORTED, "this model's chat template takes no tools");
-  if (called && !knows_calls_)
-    fail(RIFFLE_UNSUPPORTED, "this model's chat template prints no calls of tools");
+  if (tools && !knows_tools()) throw Error(RIFFLE_UNSUPPORTED, kNoTools);
+  if (called && !knows_calls_) throw Error(RIFFLE_UNSUPPORTED, kNoCalls);
   if (family_) {
     check_vocabulary(tokenizer);
     return family_text(*family_, spelling(tokenizer, tokenizer.bos_id()),
@@ -363,9 +365,9 @@ SourcedText ChatTemplate::continued(const Tokenizer& tokenizer,
   const bool in_reasoning = begins_reasoning(text, before);
   const std::string& rest = in_reasoning ? last.reasoning : last.content;
   if (in_reasoning != strip_left(last.content).empty() || strip_left(rest).empty()) {
-    fail(
-        RIFFLE_BAD_ARGUMENT,
-        "the last message has role 'assistant', and this model's chat template cannot continue it");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "the last message has role 'assistant', expected another role: this model's chat template "
+         "cannot continue an answer");
   }
   text.append(rest, static_cast<int>(n_before));
   return text;

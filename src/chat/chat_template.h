@@ -30,6 +30,14 @@ struct ReasoningMarks {
   std::string begin, end;
 };
 
+// Why a conversation with tools, or with calls of tools, is refused.
+inline constexpr const char* kNoTools =
+    "this model's chat template has no place for tools; use a model whose template has one, or "
+    "leave tools out";
+inline constexpr const char* kNoCalls =
+    "this model's chat template does not print calls of tools; use a model whose template does, or "
+    "leave the calls and their results out";
+
 class ChatTemplate {
  public:
   // Parses a model's own template, in Jinja. Throws Error RIFFLE_UNSUPPORTED.

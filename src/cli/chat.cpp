@@ -363,8 +363,9 @@ class Chat {
   void require_no_waiting_call() const {
     const std::vector<ToolCall> waiting = waiting_calls(messages_);
     if (!waiting.empty())
-      throw Exit(EXIT_RUN, "found a call that waits for its result: " + names_of(waiting) +
-                               "; /result NAME TEXT gives it, /retry answers again");
+      throw Exit(EXIT_RUN, "found calls without a result (" + names_of(waiting) +
+                               "), expected their results before the next message; /result NAME "
+                               "TEXT gives one, /retry answers the last message again");
   }
 
   void give_result(const std::string& typed) {
@@ -373,7 +374,8 @@ class Chat {
     if (const std::vector<ToolCall> more = waiting_calls(turn.messages); !more.empty()) {
       messages_ = std::move(turn.messages);
       unkept_ = true;
-      return notice(quiet_, "[waiting for the result of %s]", names_of(more).c_str());
+      return notice(quiet_, "[these calls still need a result: %s; /result NAME TEXT gives it]",
+                    names_of(more).c_str());
     }
     last_ = turn;
     answer(std::move(turn));
@@ -390,7 +392,8 @@ class Chat {
 
   void retry() {
     if (last_.messages.empty())
-      throw Exit(EXIT_RUN, "/retry: there is no message yet, expected one to answer again");
+      throw Exit(EXIT_RUN,
+                 "/retry: found no message, expected one to answer again; type one first");
     answer(last_);
     // The next seed of the chat, since the same one would give the same text.
     if (o_.common.options.number("temp") > 0)
@@ -426,8 +429,9 @@ class Chat {
     if (!thinking)
       throw Exit(EXIT_RUN, "/think: found '" + level + "', expected on, off, low, medium or high");
     o_.common.thinking = *thinking;
-    say_unread_thinking(model_.get(), o_.common);
-    notice(quiet_, "[thinking: %s]", thinking_text(o_.common.thinking));
+    const std::string unread = unread_thinking(model_.get(), *thinking, "it");
+    notice(quiet_, "[thinking: %s%s%s]", thinking_text(*thinking), unread.empty() ? "" : "; ",
+           unread.c_str());
   }
 
   void set(const std::string& rest) {

@@ -77,15 +77,17 @@ std::string names_of(const std::vector<ToolCall>& calls) {
 
 Message result_message(const std::vector<ToolCall>& waiting, const std::string& typed) {
   if (waiting.empty())
-    throw Exit(EXIT_RUN,
-               "/result: no call waits for a result, expected an answer that calls a tool first");
+    throw Exit(
+        EXIT_RUN,
+        "/result: found no call without a result, expected an answer that calls a tool first");
   const size_t end = typed.find_first_of(kSpaces), text = typed.find_first_not_of(kSpaces, end);
   const std::string name = typed.substr(0, end);
   const auto call = std::find_if(waiting.begin(), waiting.end(),
                                  [&](const ToolCall& one) { return one.name == name; });
   if (call == waiting.end())
     throw Exit(EXIT_RUN,
-               "/result: found '" + name + "', expected a call that waits: " + names_of(waiting));
+               "/result: found '" + name +
+                   "', expected the name of a call without a result: " + names_of(waiting));
   if (end == typed.npos || text == typed.npos)
     throw Exit(EXIT_RUN, "/result " + name + ": found no result, expected /result NAME TEXT");
   return {.role = "tool", .content = typed.substr(text), .call_id = call->id};

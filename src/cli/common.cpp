@@ -223,9 +223,10 @@ std::string model_name(const riffle_model* model, const std::string& path) {
 
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
   const std::string text = riffle_context_notice(context);
-  const bool goes_on = !said.empty() && text.starts_with(said + "; ");
-  if (!text.empty() && text != said)
-    notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
+  const bool goes_on = !said.empty() && text.starts_with(said + "\n");
+  if (text.empty() || text == said) return text;
+  for (const std::string& line : split(text.substr(goes_on ? said.size() + 1 : 0), '\n'))
+    notice(quiet, "%s", line.c_str());
   return text;
 }
 
@@ -282,21 +283,9 @@ std::string token_bytes(riffle_model* model, int32_t token) {
 }
 
 Json parse_json(std::string_view text) {
-  constexpr int kMaxNesting = 256;  // the limits of requests and of their schemas are smaller
-  if (const int64_t at = riffle_utf8_error(text.data(), text.size()); at >= 0)
-    throw std::runtime_error(
-        text_of("byte %lld is not valid UTF-8", static_cast<long long>(at) + 1));
-  try {
-    return Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
-      if (depth > kMaxNesting)
-        throw std::runtime_error(text_of("nested deeper than %d levels", kMaxNesting));
-      return true;
-    });
-  } catch (const Json::parse_error& e) {
-    throw std::runtime_error(text_of("not valid JSON at byte %zu", e.byte));
-  } catch (const Json::exception&) {
-    throw std::runtime_error("it has a number out of range");
-  }
+  char err[256] = "";
+  if (!riffle_check_json(text.data(), text.size(), err, sizeof err)) throw std::runtime_error(err);
+  return Json::parse(text);
 }
 
 std::string with_document(const std::string& document, std::string_view question) {

@@ -8,7 +8,6 @@ namespace riffle::cli {
 
 std::vector<int32_t> document_tokens(riffle_model* model, const SavedText& t,
                                      const Thinking& thinking) {
-  if (t.message) check_no_nul("the message", t.document);
   check_no_nul("the message", t.system);
   return document_tokens(model, t.document, t.system, t.message, conversation_options(thinking));
 }

@@ -36,11 +36,10 @@ void StreamedAnswer::put(std::string_view more_reasoning, std::string_view more_
 }
 
 // Calls are collected when they are whole.
-void StreamedAnswer::put_chunk(const riffle_json& chunk) {
-  if (!chunk.data) return;
-  const Json json = Json::parse(chunk.data, chunk.data + chunk.len);
-  const Json& delta = json.at("choices").at(0).at("delta");
-  put(delta.value("reasoning_content", ""), delta.value("content", ""));
+void StreamedAnswer::put_part() {
+  riffle_answer_part part{};
+  if (riffle_request_part(request_, &part) == RIFFLE_OK)
+    put({part.reasoning, part.reasoning_len}, {part.content, part.content_len});
 }
 
 bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
@@ -50,9 +49,8 @@ bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
       if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
       a.tokens.push_back(token->id);
     }
-    riffle_json chunk{};
     if (!a.request_) a.put("", {token->text, token->text_len});
-    else if (riffle_request_token(a.request_, 0, token, &chunk) == RIFFLE_OK) a.put_chunk(chunk);
+    else if (riffle_request_token(a.request_, 0, token, nullptr) == RIFFLE_OK) a.put_part();
     else a.error = riffle_request_error(a.request_);
     return a.error.empty();
   } catch (const std::exception& e) {
@@ -63,10 +61,9 @@ bool StreamedAnswer::on_token(void* self, size_t, const riffle_token* token) {
 
 void StreamedAnswer::finish(const riffle_result& result) {
   if (request_) {
-    riffle_json chunk{};
-    if (riffle_request_end(request_, 0, &result, 0, &chunk) != RIFFLE_OK)
+    if (riffle_request_end(request_, 0, &result, 0, nullptr) != RIFFLE_OK)
       throw Exit(EXIT_RUN, riffle_request_error(request_));
-    put_chunk(chunk);
+    put_part();
     tool_error = Facts(riffle_request_answer(request_, 0)).text("tool_error");
     riffle_tool_call call{};
     for (size_t i = 0; riffle_request_call(request_, 0, i, &call); ++i) {
@@ -86,22 +83,25 @@ void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result&
            length ? "-n" : "-c");
 }
 
-void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
-  const auto& [enabled, effort] = options.thinking;
+std::string unread_thinking(const riffle_model* model, const Thinking& thinking,
+                            const std::string& name) {
+  const auto& [enabled, effort] = thinking;
   const Facts info = model_info(model);
-  if (effort && !info.on("chat_effort")) {
-    notice(options.quiet,
-           "[the reasoning effort %s has no effect: the chat template does not use "
-           "reasoning_effort]",
-           effort);
-  }
+  if (effort && !info.on("chat_effort"))
+    return std::string("the reasoning effort ") + effort +
+           " has no effect: the chat template does not use reasoning_effort";
   // --think=high sets both; a template that uses either one is enough.
-  if (enabled == "default" || info.on("chat_thinking") || effort) return;
-  notice(options.quiet, "[%s has no effect: the chat template does not use enable_thinking%s]",
-         enabled == "on" ? "--think" : "--no-think",
-         !info.on("chat_effort") ? ""
-         : enabled == "on"       ? "; it uses reasoning_effort: --think=low, medium or high"
-                                 : "; it uses reasoning_effort: --think=low reasons least");
+  if (enabled == "default" || info.on("chat_thinking") || effort) return "";
+  return name + " has no effect: the chat template does not use enable_thinking" +
+         (!info.on("chat_effort") ? ""
+          : enabled == "on"       ? "; it uses reasoning_effort: --think=low, medium or high"
+                                  : "; it uses reasoning_effort: --think=low reasons least");
+}
+
+void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
+  const bool on = options.thinking.enabled == "on";
+  const std::string text = unread_thinking(model, options.thinking, on ? "--think" : "--no-think");
+  if (!text.empty()) notice(options.quiet, "[%s]", text.c_str());
 }
 
 }  // namespace riffle::cli

@@ -48,7 +48,7 @@ struct StreamedAnswer {
   void finish(const riffle_result& result);
 
  private:
-  void put_chunk(const riffle_json& chunk);
+  void put_part();
   void put(std::string_view more_reasoning, std::string_view more_text);
 
   bool stream_;
@@ -59,6 +59,10 @@ struct StreamedAnswer {
 // Prints one line on stderr, unless quiet, if the reasoning left no tokens for an answer.
 void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result,
                               bool quiet);
+// Returns the text of a notice if the model's template does not use this setting; "" if it does.
+// name: of the setting in the text.
+std::string unread_thinking(const riffle_model* model, const Thinking& thinking,
+                            const std::string& name);
 // Prints one line on stderr, unless quiet, if --think or --no-think was given and the model's
 // template does not use it.
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options);

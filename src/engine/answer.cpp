@@ -15,15 +15,19 @@ void check_generate_options(const GenerateOptions& o) {
   check_penalties(o.sampling);
   check_answer_setting("generate.max_tokens", o.max_tokens);
   for (size_t i = 0; i < o.stop.size(); ++i)
-    if (o.stop[i].empty()) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
+    if (o.stop[i].empty()) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty, expected text", i);
 }
 
 void require_room(const GenerateOptions& o, size_t n_tokens, int64_t n_ctx) {
   const int64_t all = static_cast<int64_t>(n_tokens) + o.max_tokens;
   if (!o.max_tokens_asked || all <= n_ctx) return;
+  const int64_t left = n_ctx - static_cast<int64_t>(n_tokens);
   fail(RIFFLE_CONTEXT_FULL,
-       "the prompt has %zu tokens and max_tokens is %d, together %lld, but the context holds %lld",
-       n_tokens, o.max_tokens, static_cast<long long>(all), static_cast<long long>(n_ctx));
+       "the prompt has %zu tokens and max_tokens is %d, together %lld, but the context holds "
+       "%lld%s",
+       n_tokens, o.max_tokens, static_cast<long long>(all), static_cast<long long>(n_ctx),
+       left > 0 ? format("; max_tokens may be at most %lld", static_cast<long long>(left)).c_str()
+                : "");
 }
 
 Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int32_t> prompt)
@@ -47,13 +51,17 @@ Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int
   if (!o.grammar) return;
   if (o.grammar->tokenizer != tokenizer_)
     fail(RIFFLE_BAD_ARGUMENT,
-         "grammar: created for another model, expected one of this session's model");
+         "grammar: found a grammar that was created with another model, expected one that was "
+         "created "
+         "with this session's model");
   const std::string& begun = o.grammar->begun;
   constraint_.emplace(o.grammar->grammar, o.trim_start && begun.empty(),
                       begun.empty() ? o.reasoning : ReasoningRule::NONE, !ignore_eos_);
   if (!begun.empty() && !constraint_->take_begun(begun))
     fail(RIFFLE_INTERNAL,
-         "grammar: no text of it begins with the text given to riffle_grammar_continue");
+         "grammar: the text given to riffle_grammar_continue begins no text of the grammar, "
+         "although "
+         "that function has checked it");
 }
 
 const SampleRequest& Answer::request(size_t i) {

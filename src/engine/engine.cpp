@@ -203,7 +203,7 @@ const char* Engine::notice() {
   const int64_t trained = model_.config.n_ctx;
   notice_.clear();
   const auto say = [&](const std::string& text) {
-    notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text;
+    notice_ += (notice_.empty() || text.empty() ? "" : "\n") + text;
   };
   if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);

@@ -263,6 +263,8 @@ GgufFile parse_gguf(const FileView& file) {
   gguf.file = file;
   refuse_lfs_pointer(file.name, file.text());
   Reader r(gguf.file);
+  constexpr const char* kFormats = "a GGUF file or the folder of a Hugging Face model";
+  if (file.size < 4) bad_model(file.name, "", std::to_string(file.size) + " bytes", kFormats);
   const std::string_view magic(reinterpret_cast<const char*>(r.take(4, "magic", {})), 4);
   // A safetensors file begins with a length of 8 bytes and JSON.
   if (magic != "GGUF" && file.text().substr(std::min<uint64_t>(8, file.size)).starts_with("{\""))
@@ -270,7 +272,12 @@ GgufFile parse_gguf(const FileView& file) {
                 printable(file.name, 1000) +
                     ": found a safetensors file, expected a GGUF file or the folder that holds "
                     "this file and its config.json");
-  if (magic != "GGUF") bad_model(file.name, "magic", "\"" + std::string(magic) + "\"", "\"GGUF\"");
+  if (magic != "GGUF") {
+    const std::string_view begin = file.text().substr(0, 24);
+    bad_model(file.name, "",
+              "a file that begins with \"" + std::string(begin.substr(0, begin.find('\n'))) + "\"",
+              kFormats);
+  }
   const auto version = r.read<uint32_t>("version");
   // Version 3 added the other byte order to version 2 and nothing else.
   if (version == 1) unsupported(file.name, "version", "GGUF 1", "GGUF 2 or 3");

@@ -146,6 +146,8 @@ void SchemaReader::apply_types(const Json& schema, const Json& value, Nodes* nod
       wrong(schema, "type", name, "null, boolean, integer, number, string, array or object");
     mask |= it->second;
   };
+  if (value.is_array() && value.empty())
+    wrong(schema, "type", value, "the name of a type, or a list of such names");
   if (value.is_array())
     for (const Json& name : value.elements()) add(name);
   else add(value);

@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -108,6 +111,9 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
   Config& config = draft.config;
   parts.format = "safetensors";
   const Family* family = nullptr;
+  if (::access((folder + "/config.json").c_str(), F_OK) != 0 && errno == ENOENT)
+    bad_model(folder, "", "a folder with neither a .gguf file nor a config.json",
+              "a GGUF file or the folder of a Hugging Face model");
   config = config_from_json(MappedFile::open(folder + "/config.json")->view(), &family);
   config.name = last_part(folder);
   TensorTable table;

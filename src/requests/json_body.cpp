@@ -47,12 +47,7 @@ std::string short_path(const std::string& path) {
     throw Refused(kBadJson, "",
                   "field " + quoted(short_path(e.path)) +
                       " is a number out of range, expected one that a double holds");
-  // The parser's message ends with the input that it read last, which may contain any text.
-  const std::string_view what = e.text;
-  const bool half = what.substr(0, what.find("; last read")).find("surrogate") != what.npos;
-  throw Refused(
-      kBadJson, "",
-      format("not valid JSON at byte %zu%s", e.byte, half ? ": half of a surrogate pair" : ""));
+  throw Refused(kBadJson, "", "not valid JSON: " + e.text);
 }
 
 // Tells whether two values are equal; 1.0 equals 1.

@@ -51,8 +51,7 @@ void check_calls(const Request& r, const Model& model) {
   for (size_t i = 0; i < r.messages.size(); ++i) {
     const bool calls = !r.messages[i].calls.empty();
     if (calls || r.messages[i].role == "tool")
-      unsupported(format("body.messages[%zu].%s", i, calls ? "tool_calls" : "role"),
-                  "this model's chat template prints no calls of tools");
+      unsupported(format("body.messages[%zu].%s", i, calls ? "tool_calls" : "role"), kNoCalls);
   }
 }
 
@@ -60,8 +59,7 @@ void check_calls(const Request& r, const Model& model) {
 const CallFormat* format_of(const Request& r, const Model& model) {
   check_calls(r, model);
   if (!r.tools.offered()) return nullptr;
-  if (model.chat && !model.chat->knows_tools())
-    unsupported("body.tools", "this model's chat template takes no tools");
+  if (model.chat && !model.chat->knows_tools()) unsupported("body.tools", kNoTools);
   const CallFormat* const found =
       model.chat ? call_format(model.chat->text_of_template()) : nullptr;
   if (!found && model.chat)

@@ -91,21 +91,21 @@ std::vector<CallDelta> Response::take(Choice* choice, const AnswerPart& part) {
 
 std::string Response::token(size_t i, const riffle_token& token, bool chunk) {
   Choice& choice = choices_[i];
-  const AnswerPart part = choice.split.put(token.id, {token.text, token.text_len});
-  const std::vector<CallDelta> calls = take(&choice, part);
+  last_ = choice.split.put(token.id, {token.text, token.text_len});
+  const std::vector<CallDelta> calls = take(&choice, last_);
   if (with_logprobs_ && token.id >= 0)
     choice.logprobs.push_back({token.id, token.logprob, {token.top, token.top + token.n_top}});
-  return chunk && (!choice.begun || !part.empty()) ? chunk_of(i, part, calls) : "";
+  return chunk && (!choice.begun || !last_.empty()) ? chunk_of(i, last_, calls) : "";
 }
 
 std::string Response::end(size_t i, const riffle_result& result, size_t cached_tokens, bool chunk) {
   Choice& choice = choices_[i];
-  const AnswerPart part = choice.split.finish();
-  const std::vector<CallDelta> calls = take(&choice, part);
+  last_ = choice.split.finish();
+  const std::vector<CallDelta> calls = take(&choice, last_);
   choice.result = result;
   choice.cached_tokens = cached_tokens;
   choice.ended = true;
-  return chunk ? chunk_of(i, part, calls) : "";
+  return chunk ? chunk_of(i, last_, calls) : "";
 }
 
 bool Response::all_ended() const {

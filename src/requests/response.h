@@ -69,6 +69,8 @@ class Response {
   // Return a chunk; "": there is nothing to send.
   std::string token(size_t i, const riffle_token& token, bool chunk);
   std::string end(size_t i, const riffle_result& result, size_t cached_tokens, bool chunk);
+  // Returns what the last call of these two has added.
+  const AnswerPart& last() const { return last_; }
   std::string usage_chunk();
   bool all_ended() const;
   // Returns the whole answer. Requires: all_ended().
@@ -90,6 +92,7 @@ class Response {
   const Tokenizer& tokenizer_;
   std::vector<Choice> choices_;
   std::vector<size_t> prompt_tokens_;
+  AnswerPart last_;
   std::string id_;
   int64_t created_ = 0;
 };

@@ -162,8 +162,8 @@ std::vector<ChatCall> parse_calls(const Fields& f, const std::string& field, con
       call.arguments = parse_json(call.text, {.depth = kMaxNesting, .values = kMaxValues});
     } catch (const JsonError& e) {
       f.fail(kWrongValue, within + ".arguments",
-             format("field %s.arguments is no JSON at byte %zu, expected the text of an object",
-                    within.c_str(), e.byte));
+             "field " + within + ".arguments is not valid JSON: " + e.text +
+                 ", expected the text of an object");
     }
     if (!call.arguments.is_object())
       f.wrong(within + ".arguments", *arguments, "the text of an object");

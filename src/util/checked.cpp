@@ -25,8 +25,8 @@ static std::string one_line(std::string_view name) {
 
 static std::string sentence(std::string_view file, std::string_view field, std::string_view found,
                             std::string_view expected) {
-  return one_line(file) + ": " + printable(field, 160) + ": found " + printable(found, 300) +
-         ", expected " + printable(expected, 600);
+  return one_line(file) + ": " + (field.empty() ? "" : printable(field, 160) + ": ") + "found " +
+         printable(found, 300) + ", expected " + printable(expected, 600);
 }
 
 void bad_model(std::string_view file, std::string_view field, std::string_view found,

@@ -215,10 +215,63 @@ std::string json_string(std::string_view text, bool ascii) {
 
 // ---- reading
 
+namespace {
+
+// Returns the place of the token that ends at byte `last`.
+size_t token_begin(std::string_view text, size_t last) {
+  size_t at = last;
+  if (text[last] != '"') {
+    constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";
+    while (at > 0 && kBetween.find(text[at - 1]) == kBetween.npos) --at;
+    return at;
+  }
+  // A quotation mark inside of the string has an odd number of backslashes before it.
+  while (at > 0) {
+    const size_t quote = text.rfind('"', at - 1);
+    if (quote == text.npos) return last;
+    size_t backslashes = 0;
+    while (backslashes < quote && text[quote - 1 - backslashes] == '\\') ++backslashes;
+    at = quote;
+    if (backslashes % 2 == 0) break;
+  }
+  return at;
+}
+
+std::string shown_char(std::string_view text, size_t at) {
+  if (at >= text.size()) return "the end of the text";
+  const auto c = static_cast<unsigned char>(text[at]);
+  if (c == '\n' || c == '\r') return "a line break";
+  if (c == '\t') return "a tab";
+  if (c < 0x20 || c == 0x7f) return format("the character U+%04X", c);
+  return "'" + std::string(text.substr(at, char_bytes(text, at))) + "'";
+}
+
+// n_read: bytes that the parser has read; what: its message, which ends with the input that it read
+// last and so may contain any text.
+JsonError syntax_error(std::string_view text, size_t n_read, std::string_view what) {
+  what = what.substr(0, what.find("; last read"));
+  const auto says = [&](std::string_view words) { return what.find(words) != what.npos; };
+  size_t at = n_read > 0 ? n_read - 1 : 0;
+  if (at < text.size() && says("unexpected") && says("literal")) at = token_begin(text, at);
+  at = std::min(at, text.size());
+  std::string found = shown_char(text, at);
+  if (says("surrogate")) found = "half of a surrogate pair";
+  else if (says("UTF-8") && at < text.size())
+    found = format("the byte 0x%02x, which is not UTF-8", static_cast<unsigned char>(text[at]));
+  else if (says("invalid string")) found += " in a string";
+  found = "found " + found + format(" at byte %zu", at + 1);
+  const auto breaks =
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  if (breaks > 0) found += format(", line %zu", static_cast<size_t>(breaks) + 1);
+  return {JsonError::SYNTAX, at + 1, found};
+}
+
+}  // namespace
+
 // Takes the events of nlohmann's parser (its names).
 class JsonBuilder {
  public:
-  explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
+  JsonBuilder(std::string_view text, const JsonLimits& limits) : text_(text), limits_(limits) {}
   Json take() { return std::move(root_); }
 
   bool null() { return value(Json()); }
@@ -256,10 +309,11 @@ class JsonBuilder {
     return close();
   }
   bool end_array() { return close(); }
+  // byte: the number of bytes read.
   bool parse_error(size_t byte, const std::string&, const nlohmann::json::exception& e) {
-    const bool syntax = dynamic_cast<const nlohmann::json::parse_error*>(&e) != nullptr;
-    throw JsonError{syntax ? JsonError::SYNTAX : JsonError::NUMBER_TOO_LARGE, byte, e.what(),
-                    path()};
+    if (!dynamic_cast<const nlohmann::json::parse_error*>(&e))
+      throw JsonError{JsonError::NUMBER_TOO_LARGE, byte, e.what(), path()};
+    throw syntax_error(text_, byte, e.what());
   }
   // Called at the end of the text.
   void check_keys() const {
@@ -315,6 +369,7 @@ class JsonBuilder {
     return true;
   }
 
+  const std::string_view text_;
   const JsonLimits limits_;
   Json root_;
   std::vector<Open> open_;
@@ -329,7 +384,7 @@ Json parse_json(std::string_view text, const JsonLimits& limits) {
 }
 
 void parse_json(std::string_view text, const JsonLimits& limits, Json* json) {
-  JsonBuilder builder(limits);
+  JsonBuilder builder(text, limits);
   const CLocale here;
   try {
     nlohmann::json::sax_parse(text, &builder);

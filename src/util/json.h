@@ -113,8 +113,9 @@ struct JsonLimits {
 // Thrown by parse_json(). The caller knows the file and writes the error text.
 struct JsonError {
   enum Kind { SYNTAX, NUMBER_TOO_LARGE, TOO_DEEP, TOO_MANY, KEY_TWICE } kind;
-  size_t byte;            // SYNTAX: number of bytes read
-  std::string text;       // SYNTAX, NUMBER_TOO_LARGE: what is wrong; KEY_TWICE: the key
+  size_t byte;            // SYNTAX: the first wrong byte, from 1; behind the text if it ends early
+  std::string text;       // SYNTAX: "found 'x' at byte 3"; NUMBER_TOO_LARGE: what is wrong;
+                          // KEY_TWICE: the key
   std::string path = {};  // NUMBER_TOO_LARGE, KEY_TWICE: keys that lead there, such as "a.b"
 };
 

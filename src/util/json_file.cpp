@@ -60,8 +60,8 @@ Json parse_json_object(const FileView& file) {
   const std::string_view text = file.text();
   refuse_lfs_pointer(file.name, text);
   if (text.find("Infinity") == text.npos && text.find("NaN") == text.npos)
-    return parse_json_object(file, text, "file");
-  return parse_json_object(file, without_python_numbers(text), "file");
+    return parse_json_object(file, text, "");
+  return parse_json_object(file, without_python_numbers(text), "");
 }
 
 std::string shown(const Json& value) { return value.dump(true).substr(0, 80); }

@@ -103,8 +103,9 @@ TEST_CASE("a model's chat template is its own or the one that is set by name", "
       CHECK(set.status == RIFFLE_UNSUPPORTED);
       const std::string lacks = set.err;
       CHECK(lacks.starts_with(std::string("chat-template: found ") + name +
-                              ", whose control piece <|"));
-      CHECK(lacks.find("expected one of llama2, inst, ") != std::string::npos);
+                              ", which needs the token <|"));
+      CHECK(lacks.find("expected a format whose tokens it has: llama2, inst, ") !=
+            std::string::npos);
     }
     CHECK(names >= 10);
     CHECK((lacking > 0 && lacking < names));

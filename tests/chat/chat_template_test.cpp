@@ -545,7 +545,7 @@ TEST_CASE("an assistant's message that comes last is continued", "[chat]") {
                       {user, {"assistant", "a", ""}});
             },
             &said) == RIFFLE_BAD_ARGUMENT);
-  CHECK(said.find("cannot continue it") != std::string::npos);
+  CHECK(said.find("cannot continue an answer") != std::string::npos);
 }
 
 // gpt-oss's format, as far as it matters here.
@@ -684,7 +684,7 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
   const ChatMessage user{"user", "u", ""}, assistant{"assistant", "a", ""},
       system{"system", "s", ""};
   for (const ChatTemplate& chat : {ChatTemplate(kInst), ChatTemplate(kChatML), named("llama2")}) {
-    refused(chat, {}, "no messages");
+    refused(chat, {}, "without messages");
     refused(chat, {{"assistant", " ", ""}}, "only empty messages of the assistant");
   }
   for (const char* name : {"inst", "llama2", "chatml"}) {

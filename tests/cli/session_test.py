@@ -119,7 +119,7 @@ def errors(folder):
     check(one_line_error(riffle("run", "--session", kept, *ask, "--kv", "q8"), 1, kept, "f16", "q8", "--kv", "--block"),
           "another type of KV")
     check(one_line_error(riffle("run", "--session", kept, "-p", "x", "-c", "128", "-q"), 5, kept, "128"), "a short context")
-    check(one_line_error(riffle("run", "--session", text, *ask), 1, text, "a session of riffle"), "another kind of file")
+    check(one_line_error(riffle("run", "--session", text, *ask), 1, f"{text}: found a file of another kind, expected a session of riffle"), "another kind of file")
     check(one_line_error(riffle("run", "--session", folder, *ask), 1, folder, "folder"), "a folder")
     for args in ["info"], ["run", *ask, "--session"]:
         r = riffle(*args, MODEL)
@@ -207,7 +207,7 @@ def chats(folder):
     check(r.code == 0 and r.out == b.out and messages(copies[0]) == messages(kept),
           "/retry answers the last kept message again", r)
     r = riffle(*chat, "--session", copies[1], stdin=b"/clear\n/retry\n")
-    check(r.code == 1 and r.out == b"" and b"no message yet" in r.err,
+    check(r.code == 1 and r.out == b"" and b"found no message" in r.err,
           "/retry has nothing to answer after /clear", r)
     other = os.path.join(folder, "other.kv")
     r = riffle(*chat, stdin=f"/open {kept}\nAnd hail?\n/save {other}\n".encode())

@@ -113,7 +113,8 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
           put(2, part_of(tiny, 1, 3, {.no = 1}, 8)));
   refused({"tiny-00002-of-00003.gguf", "it here and in", "tiny-00001-of-00003.gguf"},
           put(2, part_of(tiny, 1, 3, {.no = 1}, 0, true)));
-  refused({"tiny-00002-of-00003.gguf", "magic"}, put(2, "no model at all, by any means"));
+  refused({"tiny-00002-of-00003.gguf", "a file that begins with \"no model at all"},
+          put(2, "no model at all, by any means"));
   refused({"tiny-00001-of-00003.gguf", "split.no", "found 7"},
           put(1, part_of(tiny, 0, 3, {.no = 7})));
   refused({"tiny-00001-of-00003.gguf", "file name", "-00001-of-00002.gguf"},

@@ -454,6 +454,7 @@ TEST_CASE("JSON Schema: what is not supported is refused by name, with its place
       {RIFFLE_BAD_ARGUMENT, "{\n \"type\": }", {"line 2, column 10", "found '}'"}},
       {RIFFLE_BAD_ARGUMENT, "[]", {"at #", "expected an object"}},
       {RIFFLE_BAD_ARGUMENT, "{\"type\":\"int\"}", {"at #/type", "found \"int\"", "integer"}},
+      {RIFFLE_BAD_ARGUMENT, "{\"type\":[]}", {"at #/type: found [], expected the name of a type"}},
       {RIFFLE_BAD_ARGUMENT, "{\"minimum\":\"1\"}", {"at #/minimum", "a number"}},
       {RIFFLE_BAD_ARGUMENT, "{\"minLength\":-1}", {"at #/minLength", "whole number"}},
       {RIFFLE_BAD_ARGUMENT, "{\"type\":\"null\",\"type\":\"null\"}", {"\"type\" twice"}},

@@ -219,7 +219,10 @@ TEST_CASE("model: files that are not there or not files", "[model]") {
   const TempDir dir;
   expect_error(RIFFLE_IO, {"none.gguf", "cannot open"}, [&] { load_model(dir / "none.gguf", {}); });
   expect_error(RIFFLE_IO, {"cannot open"}, [&] { load_model("", {}); });
-  expect_error(RIFFLE_IO, {"config.json", "cannot open"}, [&] { load_model(dir.path(), {}); });
+  expect_error(
+      RIFFLE_BAD_MODEL,
+      {": found a folder with neither a .gguf file nor a config.json, expected a GGUF file"},
+      [&] { load_model(dir.path(), {}); });
   expect_error(RIFFLE_IO, {"regular file"}, [&] { load_model("/dev/null", {}); });
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
   expect_error(RIFFLE_IO, {"pipe", "regular file"}, [&] { load_model(dir / "pipe", {}); });
@@ -227,7 +230,7 @@ TEST_CASE("model: files that are not there or not files", "[model]") {
   expect_error(RIFFLE_BAD_MODEL, {"empty.gguf", "0 bytes"},
                [&] { load_model(dir / "empty.gguf", {}); });
   write_file(dir / "bad\nname.gguf", "GGML");
-  expect_error(RIFFLE_BAD_MODEL, {"bad?name.gguf", "magic"},
+  expect_error(RIFFLE_BAD_MODEL, {"bad?name.gguf: found a file that begins with"},
                [&] { load_model(dir / "bad\nname.gguf", {}); });
 }
 

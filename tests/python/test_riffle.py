@@ -403,8 +403,12 @@ def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
         riffle.Model(missing)
     assert isinstance(error.value, riffle.Error) and error.value.status
     (tmp_path / "bad.gguf").write_bytes(b"no model")
-    with pytest.raises(riffle.BadModel, match="bad.gguf"):
-        riffle.Model(tmp_path / "bad.gguf")
+    (tmp_path / "empty").mkdir()
+    formats = "expected a GGUF file or the folder of a Hugging Face model"
+    for name, found in (("bad.gguf", 'a file that begins with "no model"'), ("empty", "a folder with neither")):
+        with pytest.raises(riffle.BadModel, match=f"{found}.*, {formats}") as error:
+            riffle.Model(tmp_path / name)
+        assert "\n" not in str(error.value) and str(tmp_path / name) in str(error.value)
     with pytest.raises(riffle.ContextFull, match="2048"):
         model.generate(FACTS * 100).text
     with pytest.raises(riffle.FileError, match="none.kv"):

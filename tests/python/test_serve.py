@@ -99,7 +99,8 @@ def test_a_response_format_is_kept(server):
 @pytest.mark.parametrize(
     "body, status, code, words",
     [
-        (b'{"prompt": ', 400, None, "JSON"),
+        (b'{"prompt": ', 400, None, "not valid JSON: found the end of the text at byte 12"),
+        (b'{"prompt":\n "a" "b"}', 400, None, "not valid JSON: found '\"' at byte 17, line 2"),
         (b'{"prompt": "\xff"}', 400, None, "UTF-8"),
         (b"[]", 400, None, "object"),
         (b"", 400, None, "JSON"),
@@ -114,7 +115,8 @@ def test_a_response_format_is_kept(server):
         ({"prompt": "a", "model": "gpt-9"}, 404, "model_not_found", "gpt-9"),
         ({"prompt": " x" * 5000}, 400, "context_length_exceeded", "5002 tokens"),
         ({"prompt": "a", "max_tokens": 4095}, 400, "context_length_exceeded",
-         "the prompt has 2 tokens and max_tokens is 4095, together 4097, but the context holds 4096"),
+         "the prompt has 2 tokens and max_tokens is 4095, together 4097, but the context holds 4096; "
+         "max_tokens may be at most 4094"),
         ({"prompt": " x" * 5000, "stream": True}, 400, "context_length_exceeded", "holds 4096"),
         (b"[" * 100000, 400, None, ""),
     ],
@@ -125,6 +127,20 @@ def test_a_bad_request_gets_openais_error(server, body, status, code, words):
     assert found == status and words in error["message"] and "\n" not in error["message"]
     assert {"message", "type", "param", "code"} == set(error)
     assert code is None or error["code"] == code
+
+
+@pytest.mark.parametrize(
+    "path, fields, param",
+    [
+        ("completions", {"prompt": "a", "max_tokens": 4095}, "max_tokens"),
+        ("completions", {"prompt": " x" * 5000, "max_tokens": 1}, "prompt"),
+        ("chat/completions", {"messages": [{"role": "user", "content": " x" * 5000}]}, "messages"),
+    ],
+)
+def test_an_error_names_the_field_that_needs_a_longer_context(server, path, fields, param):
+    status, answer = server.post("/v1/" + path, fields)
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    assert answer["error"]["param"] == param
 
 
 @pytest.mark.parametrize(
@@ -190,6 +206,15 @@ def test_paths_and_methods_that_are_not_there(server):
     status, answer = server.post("/v1/embeddings", {"input": "a"})
     assert status == 404 and "embeddings" in answer["error"]["message"]
     assert server.request("GET", "/../../etc/passwd")[0] == 404
+
+
+def test_paths_without_v1_are_served_too(server):
+    assert server.get("/models")[1]["data"][0]["object"] == "model"
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    status, answer = server.post("/chat/completions", body)
+    assert status == 200 and answer["object"] == "chat.completion"
+    assert server.request("GET", "/chat/completions")[0] == 405
+    assert "POST /chat" not in server.get("/v2")[1]["error"]["message"]
 
 
 def test_any_name_of_the_model_will_do(server, model_path):
@@ -281,7 +306,10 @@ def test_flags_that_are_wrong_are_named(model_path, tmp_path, server):
     (tmp_path / "empty").write_text("\n")
     for flags, code, words in (
         ([], 2, "-m MODEL is missing"),
-        (["-m", model_path, "--ctx", "many"], 2, "--ctx"),
+        (["-m", model_path, "--prot", "80"], 2, "unknown flag --prot; did you mean --port?"),
+        (["-m", model_path, "--gpu_memm=8G"], 2, "unknown flag --gpu_memm; did you mean --gpu-mem?"),
+        (["-m", model_path, "serve"], 2, "found 'serve', expected a flag"),
+        (["-m", model_path, "--ctx", "many"], 2, "-c: 'many': expected"),
         (["-m", model_path, "--top-p", "9"], 2, "--top-p"),
         (["-m", model_path, "--isa", "neon" if os.uname().machine != "aarch64" else "avx2"], 1,
          "riffle-serve: --isa: found "),
@@ -291,7 +319,8 @@ def test_flags_that_are_wrong_are_named(model_path, tmp_path, server):
         (["-m", model_path, "--api-key-file", str(tmp_path / "none")], 1, "No such file"),
         (["-m", str(tmp_path / "none.gguf"), "--port", "0"], 3, "none.gguf"),
         (["-m", str(tmp_path / "empty"), "--port", "0"], 3, "empty"),
-        (["-m", model_path, "--port", "0", "--device", "emu", "--gpu-mem", "1M"], 4, "gpu-mem"),
+        (["-m", model_path, "--port", "0", "--device", "emu", "--gpu-mem", "1M"], 4,
+         "riffle-serve: --gpu-mem is 1.0 MiB"),
         (["-m", model_path, "--port", str(server.port)], 1, "Address already in use"),
     ):
         done = run(*flags, env=env)

@@ -1,6 +1,7 @@
 """Ctrl-C at each place where Python may raise it: the turn is given back, and nobody waits for ever."""
 
 import dis
+import gc
 import sys
 import threading
 
@@ -17,10 +18,13 @@ class Interrupt:
         self.file, self.left, self.raised, self.before = module.__file__, n, False, {}
 
     def __enter__(self):
+        # A collection while opcodes are traced makes some versions of Python (3.11.7) crash.
+        gc.disable()
         sys.settrace(self.trace)
 
     def __exit__(self, *_):
         sys.settrace(None)
+        gc.enable()
 
     def trace(self, frame, event, _):
         if frame.f_code.co_filename != self.file:

@@ -111,7 +111,7 @@ TEST_CASE("a refusal names the field as OpenAI does", "[requests]") {
   CHECK(refusal("{" + std::string(kUser) + "}", RIFFLE_REQUEST_COMPLETION) ==
         "messages|invalid_value|field body.messages is given, expected body.prompt for a "
         "completion");
-  CHECK(refusal("[") == "||not valid JSON at byte 2");
+  CHECK(refusal("[") == "||not valid JSON: found the end of the text at byte 2");
   CHECK(refusal("{\"a\":1,\"a\":2}") == "||field \"a\" is given twice, expected it once");
   CHECK(refusal("[]") == "||the text is a JSON array, expected an object");
   CHECK(refusal("{\"a\":\"\xff\"}") == "||byte 7 is not valid UTF-8");
@@ -153,7 +153,8 @@ TEST_CASE("fields of tools are checked", "[requests]") {
             .starts_with("messages[1].tool_calls|invalid_value|"));
   CHECK(messages(call + R"({"name":"f","arguments":"{"}}]},{"role":"user","content":"x"})") ==
         "messages[1].tool_calls[0].function.arguments|invalid_value|field body.messages[1]."
-        "tool_calls[0].function.arguments is no JSON at byte 2, expected the text of an object");
+        "tool_calls[0].function.arguments is not valid JSON: found the end of the text at byte 2, "
+        "expected the text of an object");
   CHECK(messages(R"({"role":"assistant","content":null})") ==
         "messages[1].content|invalid_value|field body.messages[1].content is null, expected a "
         "string or a list of parts of type text");
@@ -203,11 +204,19 @@ TEST_CASE("chunks of a stream add up to the response", "[requests]") {
                                ": \"get\", ", "\"arguments\": {\"n\"",
                                ": 7}",        "}\n</tool_call>"};
   riffle_json chunk{};
+  std::string added;  // by riffle_request_part
+  const auto take_part = [&] {
+    riffle_answer_part part{};
+    REQUIRE(riffle_request_part(r.get(), &part) == RIFFLE_OK);
+    CHECK(part.reasoning_len == 0);
+    added.append(part.content, part.content_len);
+  };
   for (const char* const part : parts) {
     const std::string text = part;
     const riffle_token token = token_of(300, text);
     REQUIRE(riffle_request_token(r.get(), 0, &token, &chunk) == RIFFLE_OK);
     take(chunk);
+    take_part();
   }
   CHECK(riffle_request_usage(r.get(), &chunk) == RIFFLE_OK);
   CHECK(chunk.data == nullptr);
@@ -216,7 +225,9 @@ TEST_CASE("chunks of a stream add up to the response", "[requests]") {
   const riffle_result result{RIFFLE_FINISH_STOP, 9};
   REQUIRE(riffle_request_end(r.get(), 0, &result, 5, &chunk) == RIFFLE_OK);
   take(chunk);
+  take_part();
   CHECK(content == "I look.");
+  CHECK(added == content);
   CHECK(name == "get");
   CHECK(arguments == "{\"n\": 7}");
   CHECK(finish == "tool_calls");
@@ -426,13 +437,17 @@ TEST_CASE("tools that a model cannot have are refused", "[requests]") {
     return std::string(riffle_info_text(riffle_request_refusal(r.get()), "param")) + ": " + err;
   };
   CHECK(refused(with(kTools)) ==
-        "tools: field body.tools is not supported: this model's chat template takes no tools");
+        "tools: field body.tools is not supported: this model's chat template has no place for "
+        "tools; use a model whose template has one, or leave tools out");
   for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"get"}})"})
     CHECK(refused(with(std::string(kTools) + R"(,"tool_choice":)" + choice)) ==
-          "tools: field body.tools is not supported: this model's chat template takes no tools");
-  CHECK(refused(R"({"messages":[{"role":"user","content":"a"},{"role":"tool","content":"b"}]})") ==
-        "messages[1].role: field body.messages[1].role is not supported: this model's chat "
-        "template prints no calls of tools");
+          "tools: field body.tools is not supported: this model's chat template has no place for "
+          "tools; use a model whose template has one, or leave tools out");
+  CHECK(
+      refused(R"({"messages":[{"role":"user","content":"a"},{"role":"tool","content":"b"}]})") ==
+      "messages[1].role: field body.messages[1].role is not supported: this model's chat "
+      "template does not print calls of tools; use a model whose template does, or leave the calls "
+      "and their results out");
   model->model->chat = std::make_unique<const ChatTemplate>(
       std::string_view("{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"));
   CHECK(refused(with(kTools)) ==

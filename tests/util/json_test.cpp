@@ -173,11 +173,36 @@ TEST_CASE("JSON: what is refused", "[json]") {
   CHECK(kind_of("[1,{\"a\":2,\"b\":3}]", few) == JsonError::TOO_MANY);
   few.count_all = true;
   CHECK(kind_of("[1,{\"a\":2}]", few) == JsonError::TOO_MANY);
-  try {
-    parse_json("[1,\n x]", kLimits);
-    FAIL("no error");
-  } catch (const JsonError& error) {
-    CHECK(error.byte == 6);
-    CHECK(error.text.find("line 2") != std::string::npos);
+}
+
+TEST_CASE("JSON: errors name the character and its place", "[json]") {
+  struct Wrong {
+    const char* text;
+    size_t byte;
+    const char* found;
+  };
+  for (const auto& [text, byte, found] : std::initializer_list<Wrong>{
+           {"", 1, "found the end of the text at byte 1"},
+           {"{\"a\":1", 7, "found the end of the text at byte 7"},
+           {"[1,\n x]", 6, "found 'x' at byte 6, line 2"},
+           {"[1,\n\n2 3]", 8, "found '3' at byte 8, line 3"},
+           {"{\"a\":1 \"b\\\"c\"}", 8, "found '\"' at byte 8"},  // the string's beginning
+           {"[1 25]", 4, "found '2' at byte 4"},
+           {"[1 true]", 4, "found 't' at byte 4"},
+           {"{x:1}", 2, "found 'x' at byte 2"},
+           {"[nul]", 5, "found ']' at byte 5"},
+           {"[\"a\tb\"]", 4, "found a tab in a string at byte 4"},
+           {"[\"a\n\"]", 4, "found a line break in a string at byte 4"},
+           {"[é]", 2, "found 'é' at byte 2"},
+           {"[\"\\ud800\"]", 9, "found half of a surrogate pair at byte 9"},
+           {"[\"\xff\"]", 3, "found the byte 0xff, which is not UTF-8 at byte 3"}}) {
+    INFO(text);
+    try {
+      parse_json(text, kLimits);
+      FAIL("no error");
+    } catch (const JsonError& error) {
+      CHECK(error.byte == byte);
+      CHECK(error.text == found);
+    }
   }
 }

@@ -16,6 +16,17 @@ BatchError refusal_of(const riffle_request* request, size_t line_number) {
   return {reason, line, custom_id};
 }
 
+// Returns what to do with a file of JSON that is not one object a line; "": the line shows none.
+static std::string advice_for(std::string_view line) {
+  const size_t begin = line.find_first_not_of(" \t");
+  const std::string_view text = line.substr(std::min(begin, line.size()));
+  const char* const jq = text.starts_with("[") ? "jq -c '.[]'" : text == "{" ? "jq -c ." : "";
+  return *jq ? std::string("; a batch file has one object on each line: ") + jq +
+                   " FILE >FILE.jsonl writes a JSON " + (text == "{" ? "text" : "array") +
+                   " in that form"
+             : "";
+}
+
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults) {
   uint32_t flags = defaults.ignore_unknown ? RIFFLE_REQUEST_IGNORE_UNKNOWN : 0;
@@ -28,7 +39,11 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
       RIFFLE_REQUEST_BATCH_LINE, line.data(), line.size(), options.get(), flags, &made, nullptr, 0);
   RequestHandle handle(made);
   if (!handle) throw std::bad_alloc();
-  if (status != RIFFLE_OK) throw refusal_of(made, line_number);
+  if (status != RIFFLE_OK) {
+    BatchError error = refusal_of(made, line_number);
+    if (error.code == "bad_json") error.message += advice_for(line);
+    throw error;
+  }
   Facts info(riffle_request_info(made));
   std::string custom_id = info.text("custom_id");
   return {std::move(custom_id), std::move(handle), std::move(info)};

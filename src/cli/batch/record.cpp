@@ -7,10 +7,10 @@
 namespace riffle::cli {
 namespace {
 
-// Returns 104 random bits, so that no two records anywhere share an id.
 std::string random_id() {
-  return text_of("%013llx%013llx", static_cast<unsigned long long>(riffle_random_seed()),
-                 static_cast<unsigned long long>(riffle_random_seed()));
+  char id[32];
+  riffle_random_id(id, sizeof id);
+  return id;
 }
 
 // Adds up the figures of the choices. A prompt counts once, however many answers it has.

@@ -22,8 +22,8 @@ namespace disk = session_layout;
 
 void bad_session(const std::string& file, const std::string& field, const std::string& found,
                  const std::string& expected) {
-  throw Error(RIFFLE_BAD_SESSION,
-              file + ": " + field + ": found " + found + ", expected " + expected);
+  throw Error(RIFFLE_BAD_SESSION, file + ": " + (field.empty() ? "" : field + ": ") + "found " +
+                                      found + ", expected " + expected);
 }
 
 uint64_t SessionContent::kv_bytes() const {
@@ -82,7 +82,7 @@ class Reader {
     if (newest.generation == 0)
       bad("save", "bytes that do not match their checksum", "an undamaged file");
     if (newest.end > source_.size)
-      bad("file", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
+      bad("", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
     // A save ends at the end of the file. If this one does, the damaged one is older and of no use.
     c_.newest_damaged = damaged && newest.end < source_.size;
     return newest;
@@ -123,11 +123,11 @@ class Reader {
 
   void read_header() {
     char magic[sizeof disk::kMagic] = {};
-    if (source_.size >= sizeof magic) bytes(0, magic, sizeof magic, "file");
+    if (source_.size >= sizeof magic) bytes(0, magic, sizeof magic, "");
     if (source_.size > 0 && std::memcmp(magic, disk::kMagic, sizeof magic) != 0)
-      bad("file", "other bytes at its beginning", "a session of riffle");
+      bad("", "a file of another kind", "a session of riffle");
     if (source_.size < 3 * disk::kPage)
-      bad("file", std::to_string(source_.size) + " bytes",
+      bad("", std::to_string(source_.size) + " bytes",
           "a session of riffle, of at least " + std::to_string(3 * disk::kPage) + " bytes");
     disk::Header h;
     const bool whole = page(0, &h, "header");

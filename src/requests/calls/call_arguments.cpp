@@ -89,8 +89,8 @@ std::vector<Parameter> Arguments::members(const Json& schema, const std::string&
         "dependentSchemas", "propertyNames", "enum", "const"})
     if (schema.find(word))
       refuse(place, std::string("found ") + word +
-                        ", expected an object's properties: this model writes calls that are no "
-                        "JSON");
+                        ", expected an object's properties: this model does not write calls as "
+                        "JSON, so riffle cannot check this");
   std::vector<Parameter> out;
   const Json* const properties = schema.find("properties");
   if (properties && !properties->is_object())
@@ -114,8 +114,8 @@ std::vector<Parameter> Arguments::members(const Json& schema, const std::string&
         (limit[1] == 'i' ? most->number() > static_cast<double>(names.size())
                          : most->number() < static_cast<double>(n)))
       refuse(place, "found " + std::string(limit) + " " + most->dump() +
-                        ", expected a limit without effect: this model writes calls that are no "
-                        "JSON");
+                        ", expected a limit without effect: this model does not write calls as "
+                        "JSON, so riffle cannot check this");
   if (!properties) return out;
   for (const auto& [name, property] : properties->members())
     out.push_back(

@@ -97,8 +97,8 @@ class GemmaArguments {
       if (p.is(plain)) return arguments_.json(p.place);
     if (!type || !type->is_array())
       arguments_.refuse(p.place,
-                        "found no type, enum or const, expected one of them: this model "
-                        "writes calls that are no JSON");
+                        "found no type, enum or const, expected one of them: this model does not "
+                        "write calls as JSON, so riffle cannot check this");
     std::vector<ExprId> ways;
     for (const Json& one : arguments_.list(*p.schema, p.place, "type"))
       ways.push_back(of_type(p, one));
@@ -195,8 +195,8 @@ class GemmaArguments {
          {"prefixItems", "contains", "uniqueItems", "enum", "const", "not", "allOf", "oneOf"})
       if (p.schema->find(word))
         arguments_.refuse(p.place, std::string("found ") + word +
-                                       ", expected an array's items only: this model writes calls "
-                                       "that are no JSON");
+                                       ", expected an array's items only: this model does not "
+                                       "write calls as JSON, so riffle cannot check this");
     const Json* const items = p.schema->find("items");
     if (!items) arguments_.refuse(p.place, "found an array without items, expected items");
     const ExprId item = value({"", items, true, p.place + "/items"});

@@ -324,7 +324,9 @@ void Evaluator::note(const Setting& setting) {
   if (text.empty()) return;
   const bool known =
       std::any_of(notices_.begin(), notices_.end(), [&](const Json& j) { return j == text; });
-  if (!known) notice(o_.common.quiet, "%s: %s", setting.label.c_str(), text.c_str());
+  if (!known)
+    for (const std::string& line : split(text, '\n'))
+      notice(o_.common.quiet, "%s: %s", setting.label.c_str(), line.c_str());
   notices_[setting.label] = text;
 }
 

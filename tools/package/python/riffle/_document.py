@@ -81,7 +81,8 @@ class Document:
             raise BadArgument("text: found an empty document, expected text", C.BAD_ARGUMENT)
         if system and not message:
             raise BadArgument(
-                "system: the model has no chat template; Model(chat_template=...) " "names one",
+                "system: found a text, expected none: the model has no chat template; "
+                "Model(chat_template=...) names one",
                 C.BAD_ARGUMENT,
             )
         self.context = context
@@ -136,8 +137,8 @@ class Document:
         except (ValueError, KeyError, TypeError):
             session.close()
             raise BadSession(
-                f"{os.fspath(path)}: expected a document of Document.save or riffle "
-                "read; Context.load opens other sessions",
+                f"{os.fspath(path)}: found a session without a document, expected a file of "
+                "Document.save or riffle read; Context.load opens other sessions",
                 C.BAD_SESSION,
             ) from None
         document = cls.__new__(cls)
@@ -176,7 +177,8 @@ class Document:
         read."""
         if not self._message:
             raise Unsupported(
-                "the document was read as plain text, without a chat template: ask continues it",
+                "chat: found a document that was read as plain text, expected one that was read as a "
+                "message, with a chat template; ask continues plain text",
                 C.UNSUPPORTED,
             )
         asked = messages_of(messages)

@@ -293,7 +293,7 @@ class Engine:
         check(code, text.value)
         #: Tokens that a prompt and its answer may have together.
         self.context_length = int(lib.riffle_context_length(context))
-        #: A notice for the user, such as a length below the trained one; "" if there is none.
+        #: Notices for the user, one a line, such as a length below the trained one; "": none.
         self.notice = lib.riffle_context_notice(context).decode("utf-8", "replace")
         fingerprint = ctypes.c_uint64()
         check(
@@ -308,7 +308,7 @@ class Engine:
             lib.riffle_context_free(context)
             lib.riffle_prefix_cache_free(cache)
             raise
-        self.notice = "; ".join(filter(None, (self.notice, thread.notice)))
+        self.notice = "\n".join(filter(None, (self.notice, thread.notice)))
         self._thread = thread
         self._handle = Handle(context, lambda _: thread.close(), model._handle)
         weakref.finalize(self, self._handle.close)

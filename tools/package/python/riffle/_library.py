@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import operator
 import os
 import pathlib
@@ -137,6 +136,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_request_drop_prompts": (None, [c_void_p]),
     "riffle_request_set_names": (c_int, [c_void_p, c_char_p, c_char_p]),
     "riffle_request_token": (c_int, [c_void_p, c_size_t, POINTER(C.Token), POINTER(C.Json)]),
+    "riffle_request_part": (c_int, [c_void_p, POINTER(C.AnswerPart)]),
     "riffle_request_end": (
         c_int,
         [c_void_p, c_size_t, POINTER(C.Result), c_size_t, POINTER(C.Json)],
@@ -146,6 +146,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "riffle_request_answer": (c_void_p, [c_void_p, c_size_t]),
     "riffle_request_call": (c_bool, [c_void_p, c_size_t, c_size_t, POINTER(C.ToolCall)]),
     "riffle_random_seed": (c_uint64, []),
+    "riffle_options_set_names": (None, [c_void_p, C.SettingNameFn]),
+    "riffle_nearest_word": (c_char_p, [c_char_p, POINTER(c_char_p), c_size_t]),
     "riffle_grammar_create": (c_int, [c_void_p, c_int, c_char_p, c_size_t, *CREATE]),
     "riffle_grammar_free": (None, [c_void_p]),
 }
@@ -393,15 +395,23 @@ class Watch:
         return pointer, code
 
 
+def nearest_word(typed: str, words: Iterable[str]) -> str | None:
+    """The word that was most likely meant; None: no word is near."""
+    array = [word.encode() for word in words]
+    near = lib.riffle_nearest_word(
+        typed.encode("utf-8", "replace"), (c_char_p * len(array))(*array), len(array)
+    )
+    return None if near is None else str(near.decode())
+
+
 def unknown_name(
     kind: str, name: str, names: Iterable[str], other_names: Mapping[str, str], hint: str
 ) -> TypeError:
     """other_names: names in other programs, and the names to use; hint: if nothing is alike."""
-    near = difflib.get_close_matches(name, names, 1)
     if name in other_names:
         hint = other_names[name]
-    elif near:
-        hint = f"did you mean {near[0]!r}?"
+    elif (near := nearest_word(name, names)) is not None:
+        hint = f"did you mean {near!r}?"
     return TypeError(f"unknown {kind} {name!r}; {hint}")
 
 

@@ -178,15 +178,14 @@ class ChatPrompt(Prompt):
 
     def piece(self, token: Any) -> Piece:
         t = token.contents
-        delta = delta_of(self._request.token(0, token))
-        calls = self._new_calls(delta) if self._n_tools else []
-        return Piece(t.id, *texts_of(delta), self._logprobs(t), calls)
+        self._request.token(0, token, chunk=False)
+        text, reasoning = self._request.part()
+        # Inside of a call, a token adds no text.
+        in_call = self._n_tools and (self._in_call or not (text or reasoning))
+        return Piece(t.id, text, reasoning, self._logprobs(t), self._new_calls() if in_call else [])
 
-    def _new_calls(self, delta: Mapping[str, Any]) -> list[ToolCall]:
-        """The calls that this chunk has ended."""
-        self._in_call = self._in_call or "tool_calls" in delta
-        if not self._in_call:
-            return []
+    def _new_calls(self) -> list[ToolCall]:
+        """The calls that this token has ended."""
         answer = self._request.answer(0)
         self._in_call = answer["n_ended_calls"] < answer["n_tool_calls"]
         return self._calls_until(answer["n_ended_calls"])
@@ -197,27 +196,16 @@ class ChatPrompt(Prompt):
         return [ToolCall(*self._request.call(0, i)) for i in range(first, n)]
 
     def end(self, result: C.Result) -> End:
-        delta = delta_of(self._request.end(0, result, 0))
+        self._request.end(0, result, 0, chunk=False)
+        text, reasoning = self._request.part()
         answer = self._request.answer(0)
         finish = answer["finish_reason"]
         if finish != "tool_calls":  # "context" and "aborted" are lengths to OpenAI
             finish = C.FINISHES.get(result.finish, "none")
         message = json.loads(self._request.response())["choices"][0]["message"]
-        piece = Piece(-1, *texts_of(delta), None, self._calls_until(answer["n_tool_calls"]))
+        calls = self._calls_until(answer["n_tool_calls"])
+        piece = Piece(-1, text, reasoning, None, calls)
         return End(piece, finish, result.n_tokens, message)
-
-
-def delta_of(chunk: bytes | None) -> dict[str, Any]:
-    """The part of an answer that a chunk adds."""
-    if chunk is None:
-        return {}
-    delta: dict[str, Any] = json.loads(chunk)["choices"][0]["delta"]
-    return delta
-
-
-def texts_of(delta: Mapping[str, Any]) -> tuple[str, str]:
-    """Text and reasoning."""
-    return delta.get("content") or "", delta.get("reasoning_content") or ""
 
 
 #: The options of a conversation; the others are those of an answer.

@@ -128,6 +128,15 @@ class Request:
         )
         return json_bytes(json)
 
+    def part(self) -> tuple[str, str]:
+        """The text and the reasoning that the last token, or the end, has added."""
+        part = C.AnswerPart()
+        self._check(lib.riffle_request_part(self._pointer, ctypes.byref(part)))
+        return (
+            ctypes.string_at(part.content, part.content_len).decode(),
+            ctypes.string_at(part.reasoning, part.reasoning_len).decode(),
+        )
+
     def answer(self, index: int) -> dict[str, Any]:
         """Facts of riffle_request_answer."""
         return facts(lib.riffle_request_answer(self._pointer, index))

@@ -14,6 +14,26 @@ from ._library import BadArgument, bool_argument, check, facts, lib, shown, unkn
 SettingValue = Union[str, int, float, bool]
 
 
+#: The names of settings in errors and notices, as name_settings sets them. The library keeps the
+#: texts' addresses, so they live as long as the process.
+_named: dict[bytes, Any] = {}
+
+
+def _address_of_name(setting: bytes) -> int | None:
+    text = _named.get(setting)
+    return None if text is None else ctypes.addressof(text)
+
+
+_name_of = C.SettingNameFn(_address_of_name)
+
+
+def name_settings(names: dict[str, str]) -> None:
+    """Sets the names that settings have in this process's errors and notices, such as a program's
+    flags."""
+    for setting, name in names.items():
+        _named[setting.encode()] = ctypes.create_string_buffer(name.encode())
+
+
 class Options:
     """riffle_options: the settings of everything, each function reads its own."""
 
@@ -22,6 +42,8 @@ class Options:
         self.pointer = lib.riffle_options_copy(copied) if copied else lib.riffle_options_create()
         if not self.pointer:
             raise MemoryError
+        if _named:
+            lib.riffle_options_set_names(self.pointer, _name_of)
 
     def __del__(self) -> None:
         if getattr(self, "pointer", None):

@@ -64,6 +64,16 @@ class Json(Struct):
     _fields_ = [("data", POINTER(c_char)), ("len", c_size_t)]
 
 
+class AnswerPart(Struct):
+    C_NAME = "riffle_answer_part"
+    _fields_ = [
+        ("reasoning", POINTER(c_char)),
+        ("reasoning_len", c_size_t),
+        ("content", POINTER(c_char)),
+        ("content_len", c_size_t),
+    ]
+
+
 class ToolCall(Struct):
     C_NAME = "riffle_tool_call"
     _fields_ = [
@@ -74,10 +84,12 @@ class ToolCall(Struct):
     ]
 
 
-STRUCTS = [Progress, Logprob, Token, Result, LogitBias, Json, ToolCall]
+STRUCTS = [Progress, Logprob, Token, Result, LogitBias, Json, AnswerPart, ToolCall]
 
 ProgressFn = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(Progress))
 TokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_size_t, POINTER(Token))
+# Returns an address: ctypes would not free the text of a c_char_p.
+SettingNameFn = ctypes.CFUNCTYPE(c_void_p, c_char_p)
 RequestTokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_uint64, POINTER(Token))
 RequestEndFn = ctypes.CFUNCTYPE(None, c_void_p, c_uint64, c_int, c_void_p)
 

@@ -6,7 +6,7 @@ import sys
 
 from .. import Error
 from .. import _structs as C
-from .options import OptionError, parse, read_key_files, with_flags
+from .options import OptionError, parse, read_key_files
 
 
 def fail(code: int, text: str) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OptionError as error:
         return fail(2, str(error))
     except Error as error:
-        return fail(EXIT_CODES.get(error.code, 1), with_flags(str(error)))
+        return fail(EXIT_CODES.get(error.code, 1), str(error))
     except OSError as error:
         return fail(1, str(error))
     except KeyboardInterrupt:

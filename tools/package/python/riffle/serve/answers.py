@@ -28,10 +28,11 @@ class TooLate(Exception):
     """The time of the request is over."""
 
 
-def refusal_of(end: JobEnd) -> Refusal:
-    """The scheduler's error as an HTTP status."""
+def refusal_of(end: JobEnd, context_field: str) -> Refusal:
+    """The scheduler's error as an HTTP status. context_field: the field that asks for more than the
+    context holds."""
     if end.status == C.CONTEXT_FULL:
-        return Refusal(400, end.error, code="context_length_exceeded", param="messages")
+        return Refusal(400, end.error, code="context_length_exceeded", param=context_field)
     if end.status in (C.OUT_OF_MEMORY, C.NO_SLOT):
         return Refusal(503, end.error, type="server_error", code="out_of_memory")
     if end.status in (C.BAD_ARGUMENT, C.BAD_TEXT):
@@ -201,8 +202,15 @@ class Answering:
         """The error of an answer that has ended with one."""
         for job in self.jobs:
             if job.end is not None and job.end.status != C.OK:
-                return refusal_of(job.end)
+                return refusal_of(job.end, self.context_field(job))
         return None
+
+    def context_field(self, job: AnswerJob) -> str:
+        """The field that a context must be longer for: the prompt, unless it fits without its
+        answer."""
+        if job.n_tokens <= self.served.engine.context_length:
+            return "max_tokens"
+        return "messages" if self.kind == C.REQUEST_CHAT else "prompt"
 
     def check(self) -> None:
         if (refusal := self.failed()) is not None:

@@ -234,6 +234,30 @@ def page_file(name: str, media_type: str) -> Any:
     return get
 
 
+def api(base: str) -> list[Route]:
+    """The paths of OpenAI's API."""
+    return [
+        Route(base + "/chat/completions", chat_completions, methods=["POST"]),
+        Route(base + "/completions", completions, methods=["POST"]),
+        Route(base + "/models", models),
+        Route(base + "/models/{name:path}", model),
+        Route(base + "/embeddings", no_embeddings, methods=["POST"]),
+        Route(base + "/responses", no_responses, methods=["POST"]),
+    ]
+
+
+def paths() -> list[Route]:
+    """All paths, as errors list them."""
+    return [
+        *api("/v1"),
+        Route("/health", health),
+        Route("/state", state),
+        Route("/", page_file("index.html", "text/html")),
+        Route("/page.js", page_file("page.js", "text/javascript")),
+        Route("/page.css", page_file("page.css", "text/css")),
+    ]
+
+
 def described(route: Route) -> str:
     method = "POST" if "POST" in (route.methods or ()) else "GET"
     return f"{method} {route.path.replace('{name:path}', 'NAME')}"
@@ -244,7 +268,7 @@ async def http_error(request: HttpRequest, error: Exception) -> Response:
     text, headers = error.detail, dict(error.headers or {})
     found = f"found {request.method} {request.url.path[:100]!r}, expected "
     if error.status_code == 404:
-        text = found + "one of " + ", ".join(map(described, request.app.routes))
+        text = found + "one of " + ", ".join(map(described, paths()))
     elif error.status_code == 405:
         methods = sorted(set(headers.get("Allow", "").replace(",", " ").split()) | {"OPTIONS"})
         headers = {"Allow": ", ".join(methods)}
@@ -271,19 +295,8 @@ def make_app(served: Served) -> Starlette:
             ),
         )
     app = Starlette(
-        routes=[
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-            Route("/v1/completions", completions, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
-            Route("/v1/embeddings", no_embeddings, methods=["POST"]),
-            Route("/v1/responses", no_responses, methods=["POST"]),
-            Route("/health", health),
-            Route("/state", state),
-            Route("/", page_file("index.html", "text/html")),
-            Route("/page.js", page_file("page.js", "text/javascript")),
-            Route("/page.css", page_file("page.css", "text/css")),
-        ],
+        # Without /v1 too, since clients differ in the base URL that they ask for.
+        routes=[*paths(), *api("")],
         middleware=middleware,
         exception_handlers={HTTPException: http_error, Exception: failure},
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import Error, __version__
-from .._settings import Options, table
+from .._library import nearest_word
+from .._settings import Options, name_settings, table
 
 #: The settings that are flags here, and the titles of their groups.
 KINDS = {
@@ -108,7 +109,7 @@ class Setting(argparse.Action):
         if self.nargs == 0:  # --no-pin turns pin off
             value = "false" if row["flag"].startswith("--no-") else "true"
         try:
-            checked.set(row["name"], value, str(flag))
+            checked.set(row["name"], value)
         except Error as error:
             parser.error(str(error))
         if row["options"] in ("sampling", "answer"):
@@ -117,15 +118,6 @@ class Setting(argparse.Action):
             space.settings[row["name"].replace("-", "_")] = value == "true"
         else:
             space.settings[row["name"].replace("-", "_")] = value
-
-
-def with_flags(text: str) -> str:
-    """An error that begins with the name of a setting, with the flag that the user types."""
-    for row in table():
-        name, flag = row["name"], row["flag"].split(",")[0]
-        if flag and text.startswith((f"{name}: ", f"{name} is ")):
-            return flag + text[len(name) :]
-    return text
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -238,11 +230,25 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
+    """The error about a word that is no flag of this program."""
+    if not word.startswith("-"):
+        return f"found {word!r}, expected a flag"
+    flag = word.split("=")[0]
+    words = [own.lstrip("-") for own in parser._option_string_actions if own.startswith("--")]
+    near = nearest_word(flag.lstrip("-").replace("_", "-"), words)
+    return f"unknown flag {flag}" + (f"; did you mean --{near}?" if near else "")
+
+
 def parse(arguments: list[str]) -> Serving:
     """Reads the command line; a wrong flag ends the program with code 2."""
+    name_settings({row["name"]: row["flag"].split(",")[0] for row in table() if row["flag"]})
     parser = make_parser()
     serving = Serving()
-    parser.parse_args(arguments, namespace=serving)
+    _, unknown = parser.parse_known_args(arguments, namespace=serving)
+    if unknown:
+        flags = [word for word in unknown if word.startswith("-")]  # the others are their values
+        parser.error("\n".join(unknown_flag(parser, word) for word in flags or unknown[:1]))
     if not serving.model:
         parser.error("-m MODEL is missing: a GGUF file, its folder, or a Hugging Face folder")
     return serving

@@ -208,8 +208,8 @@ def run(serving: Serving, engine: Engine, listener: socket.socket) -> None:
     )
     log = logging.getLogger("uvicorn")
     log.handlers, log.propagate = [Log(serving)], False
-    if engine.notice:
-        say(serving, engine.notice)
+    for line in engine.notice.splitlines():
+        say(serving, line)
     if not serving.loopback and not serving.api_keys:
         say(serving, f"--host {serving.host} without --api-key: anyone who reaches it may use it")
     say(

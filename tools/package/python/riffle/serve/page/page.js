@@ -77,7 +77,7 @@ function show(state) {
   at("figures").hidden = false;
   at("model").className = "";
   at("model").textContent = m.name + ", " + count(state.context_length) + " tokens of context";
-  const notice = [state.notice, state.stats.prefix_cache_notice].filter((text) => text).join("; ");
+  const notice = [state.notice, state.stats.prefix_cache_notice].filter((text) => text).join("\n");
   at("notice").hidden = !notice;
   at("notice").textContent = notice;
   showSpeed(state);
