@@ -26,6 +26,13 @@ __device__ inline uint16_t f32_to_bf16(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+// Two neighbouring 16-bit values, the first in the low half. F16 saturates.
+__device__ inline uint32_t pack_16_bits(WType type, float low, float high) {
+  return type == WType::F16
+             ? f32_to_f16_saturating(low) | static_cast<uint32_t>(f32_to_f16_saturating(high)) << 16
+             : f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
+}
+
 // Element i of an array of a plain type (not Q8_0).
 __device__ inline float load_as_f32(const void* p, WType type, int64_t i) {
   if (type == WType::F32) return static_cast<const float*>(p)[i];

@@ -11,7 +11,8 @@ namespace riffle::cuda {
 inline constexpr int kMaxNarrowDim = 256;
 // A row of multi-head latent attention (KvLayout::values_in_keys): the latent of 512 values that is
 // the value, and the rotated key of 64. All models with such attention have these sizes.
-inline constexpr int kLatentDim = 576, kLatentValueDim = 512;
+inline constexpr int kLatentDim = 576, kLatentValueDim = 512,
+                     kLatentRopeDim = kLatentDim - kLatentValueDim;
 
 // Returns f(D), where D is head_dim as a constant (std::integral_constant), for prompts. Returns
 // cudaErrorNotSupported for other head sizes than these; flash_prefill_wide.cu has the wider ones.

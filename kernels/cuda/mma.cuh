@@ -110,6 +110,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// Byte offset of 16-byte piece c of a row in shared memory. The eight rows that ldmatrix takes at
+// once fall into different banks.
+template <int kRowBytes>
+__device__ __forceinline__ uint32_t swizzled(int row, int c) {
+  return static_cast<uint32_t>(row * kRowBytes + ((c ^ (row & 7)) << 4));
+}
+
 // 2^x, about 2 ulp; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -1,8 +1,8 @@
 // The product of two tiles of 128 rows by tensor cores, for kernels that multiply many small
 // matrices in one launch. Compute capability 8.0 and later.
 //
-// Operands pass through shared memory in kStages stages. Bits of a result: its sum goes over the
-// columns in one order, whichever tile it lies in.
+// Operands pass through shared memory in kStages stages. A result does not depend on its tile: its
+// sum goes over the columns in one order.
 #pragma once
 #include "kernels/cuda/mma.cuh"
 
@@ -11,11 +11,11 @@ namespace riffle::cuda {
 struct TileProduct {
   static constexpr int kRows = 128, kCols = 64, kStages = 3;  // of a tile; columns of a stage
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;    // two by two, each 64 x 64 results
-  static constexpr int kChunks = kCols / 8;                   // 16-byte chunks in a row of a stage
+  static constexpr int kPieces = kCols / 8;                   // 16-byte pieces in a row of a stage
   static constexpr int kRowBytes = 2 * kCols, kTileBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes, kSharedBytes = kStages * kStageBytes;
 };
-static_assert(TileProduct::kChunks == 8, "the swizzle exchanges eight chunks");
+static_assert(TileProduct::kPieces == 8, "the swizzle exchanges eight pieces");
 
 // Rows of a matrix of 16-bit values, row-major. Each row begins at a multiple of 16 bytes.
 struct TileRows {
@@ -26,22 +26,21 @@ struct TileRows {
 
 #if __CUDA_ARCH__ >= 800
 
-// A thread's part of a tile: chunk `thread % 8` of every 16th row. No address behind the rows and
+// A thread's part of a tile: piece `thread % 8` of every 16th row. No address behind the rows and
 // the columns is read.
 struct TileLoader {
   using T = TileProduct;
-  static constexpr int kStep = T::kThreads / T::kChunks, kEach = T::kRows / kStep;
+  static constexpr int kStep = T::kThreads / T::kPieces, kEach = T::kRows / kStep;
   TileRows rows;
   int64_t cols;
-  int row = static_cast<int>(threadIdx.x) / T::kChunks,
-      chunk = static_cast<int>(threadIdx.x) % T::kChunks;
+  int row = static_cast<int>(threadIdx.x) / T::kPieces,
+      piece = static_cast<int>(threadIdx.x) % T::kPieces;
   __device__ __forceinline__ void load(int64_t k, uint32_t to) const {
-    const int64_t col = k + 8 * chunk;
+    const int64_t col = k + 8 * piece;
     const uint16_t* from = rows.data + row * rows.ld + col;
     const bool inside = col < cols;
-    // The eight rows that ldmatrix takes at once fall into different banks. Rows of a thread differ
-    // by 16, so their chunks have one place.
-    const uint32_t at = to + static_cast<uint32_t>(row * T::kRowBytes + ((chunk ^ (row & 7)) << 4));
+    // Rows of a thread differ by multiples of 16, which swizzled() does not tell apart.
+    const uint32_t at = to + swizzled<T::kRowBytes>(row, piece);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const bool valid = inside && row + i * kStep < rows.n;
@@ -63,7 +62,7 @@ __device__ __forceinline__ void tile_mma(float (&c)[4], const uint32_t (&a)[4], 
 struct TileFragments {
   uint32_t a[4][4], b[4][4];
   __device__ __forceinline__ void load(uint32_t a_rows, uint32_t b_rows, int step, int m_tiles) {
-    // Rows of a lane differ by multiples of 16, so their swizzle is the same.
+    // The same holds for the rows of a lane.
     const int lane = static_cast<int>(threadIdx.x) % 32, row7 = lane & 7;
     const uint32_t a_at = a_rows + (((2 * step + lane / 16) ^ row7) << 4);
     const uint32_t b_at = b_rows + (((2 * step + lane / 8 % 2) ^ row7) << 4);
@@ -76,8 +75,8 @@ struct TileFragments {
 };
 
 // Calls f(row of a, row of w, x, y) for pairs of results: x is the product of these rows and y that
-// of the next row of w. `cols` is a multiple of 8. All kThreads threads of a CTA call it, with
-// kSharedBytes of shared memory.
+// of the next row of w. `cols` is a multiple of 8, and w.n is even. All kThreads threads of a CTA
+// call it, with kSharedBytes of shared memory.
 template <bool kBf16, class F>
 __device__ __forceinline__ void tile_product(const TileRows& a, const TileRows& w, int64_t cols,
                                              unsigned char* shared, F&& f) {

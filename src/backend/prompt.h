@@ -40,9 +40,9 @@ struct PromptAttention {
   bool last = false;     // these are the last rows of the prompt in this layer
   float* out = nullptr;  // [n][ldo]
   int64_t ldo = 0;
-  // If Prompt::expands_latents: the queries before k_b, [n][n_heads][LatentConfig::query_dim], not
-  // rotated, which may lie in `out`; and the place of each head's values after v_b,
-  // [n][n_heads][LatentConfig::value_dim], which may be that of q. `out` is overwritten then.
+  // If Prompt::expands_latents. raw: the queries before k_b, not rotated,
+  // [n][n_heads][LatentConfig::query_dim]; they may lie in `out`. values: the result after v_b,
+  // [n][n_heads][LatentConfig::value_dim]; it may take the place of q. `out` is overwritten, too.
   const float* raw = nullptr;
   float* values = nullptr;
   // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
@@ -77,8 +77,8 @@ class Prompt {
   // (Device::set_key_centres). None of this is done if the sequence's keys are
   // unrotated; with Config::rope_interleaved only their pairs are put in order.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0) = 0;
-  // Says whether attention of n rows with latents (Config::latent) makes each head's own keys and
-  // values, and so needs PromptAttention::raw and values.
+  // Says whether attention of n rows with latents (Config::latent) computes each head's own keys
+  // and values, and so needs PromptAttention::raw and values.
   virtual bool expands_latents(int64_t n) const {
     (void)n;
     return false;

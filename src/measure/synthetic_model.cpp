@@ -42,7 +42,8 @@ struct Shape {
 void refine_gemma4(Config& c) {
   c.ropes.resize(2);
   c.ropes[0].theta = 1e6f;
-  // Proportional RoPE: a quarter of the pairs turns, as rope_freqs.weight says it.
+  // Proportional RoPE: a quarter of the pairs is rotated. A factor of 1e30 keeps the others as they
+  // are, as in rope_freqs.weight.
   RopeScaling& scaling = c.ropes[0].scaling;
   scaling.type = RopeScaling::FACTORS;
   scaling.factors.assign(c.head_dim / 2, 1e30f);

@@ -1,7 +1,9 @@
 // Prompts whose queries choose the tiles of keys that they read (prefill_selector tiles).
 #include "riffle_session_file.h"
+#include "tests/engine/schedule/scheduled.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/steps.h"
+#include "tests/engine/window_model.h"
 #include "tests/select/selectors_here.h"
 
 using namespace riffle;
@@ -64,6 +66,51 @@ TEST_CASE("a prompt that chooses all tiles gives the bits of a dense one", "[eng
       CHECK(r.stats().prefill_tiles_read == r.stats().prefill_tiles_seen);
       CHECK(d.stats().prefill_tiles_seen == 0);
     }
+}
+
+// Prompts shorter and longer than a tile; windows, several sizes of heads, shared KV and layers
+// that keep a state in place of KV.
+TEST_CASE("all tiles of other families give the bits of dense prompts", "[engine][tiles]") {
+  const TempDir temp;
+  for (const char* name : {"gemma3", "gemma4_e2b", "exaone4", "glm4_lite", "lfm2", "head_dim_80"}) {
+    const std::string path = tiny_folder(tiny_checkpoint(name), temp);
+    ContextOptions o = tiled(1e-30f);
+    o.n_ctx = 512;
+    ContextOptions dense = o;
+    dense.prefill_selector = PrefillSelector::DENSE;
+    Runtime r(o, path), d(dense, path);
+    for (const int n : {1, 40, 127, 128, 200, 400}) {
+      INFO(name << ", " << n << " tokens");
+      const auto text = ids(0, n);
+      CHECK(same_bits(logits_of(r, text), logits_of(d, text)));
+    }
+  }
+}
+
+TEST_CASE("scheduler: prompts that choose tiles give the texts that each gives alone",
+          "[scheduler][tiles]") {
+  ContextOptions o = tiled(0.05f);
+  o.n_sessions = 5;
+  const std::vector<Ask> asks = {ask(1500, 3, 12), ask(700, 1, 24), ask(2100, 5, 8),
+                                 ask(65, 2, 20)};
+  std::vector<Got> want;
+  for (const Ask& a : asks) want.push_back(alone(o, a));
+  for (const PrefillMode mode : {PrefillMode::LAYERS, PrefillMode::CHUNKS, PrefillMode::WHOLE}) {
+    INFO("mode " << static_cast<int>(mode));
+    Runtime r(o);
+    SchedulerOptions so = defaults();
+    so.prefill_mode = mode;
+    so.max_inject_tokens = 300;
+    Run run(r, so);
+    std::vector<uint64_t> numbers;
+    for (const Ask& a : asks) numbers.push_back(run.submit(a));
+    numbers.push_back(run.submit(asks[2]));  // begins as an earlier one does
+    run.finish();
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      INFO("request " << i);
+      check_same(run.got[numbers[i]], want[i < asks.size() ? i : 2]);
+    }
+  }
 }
 
 TEST_CASE("auto and share 0 read all keys", "[engine][tiles]") {

@@ -20,13 +20,11 @@ struct Params {
   WType out_type;
 };
 
-__device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, float x, float y) {
+__device__ __forceinline__ void store_two(void* out, WType type, int64_t at, float x, float y) {
   if (type == WType::F32) {
     *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = make_float2(x, y);
   } else {
-    const uint32_t low = type == WType::F16 ? f32_to_f16_saturating(x) : f32_to_bf16(x),
-                   high = type == WType::F16 ? f32_to_f16_saturating(y) : f32_to_bf16(y);
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out) + at) = low | high << 16;
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out) + at) = pack_16_bits(type, x, y);
   }
 }
 
@@ -45,7 +43,7 @@ __global__ void __launch_bounds__(TileProduct::kThreads, 2)
   tile_product<kBf16>(a, w, p.cols, shared, [&](int row, int col, float x, float y) {
     float2 b = {};
     if (p.bias) b = *reinterpret_cast<const float2*>(p.bias + tile.expert * p.rows + column + col);
-    store_pair(p.out, p.out_type, (tile.first + row) * p.rows + column + col, x + b.x, y + b.y);
+    store_two(p.out, p.out_type, (tile.first + row) * p.rows + column + col, x + b.x, y + b.y);
   });
 #endif
 }

@@ -15,13 +15,7 @@ __device__ inline void store8(void* out, WType type, int64_t i, const float* v) 
     return;
   }
   uint32_t words[4];
-  for (int j = 0; j < 4; j++) {
-    const uint32_t low =
-        type == WType::F16 ? f32_to_f16_saturating(v[2 * j]) : f32_to_bf16(v[2 * j]);
-    const uint32_t high =
-        type == WType::F16 ? f32_to_f16_saturating(v[2 * j + 1]) : f32_to_bf16(v[2 * j + 1]);
-    words[j] = low | high << 16;
-  }
+  for (int j = 0; j < 4; j++) words[j] = pack_16_bits(type, v[2 * j], v[2 * j + 1]);
   *reinterpret_cast<uint4*>(static_cast<uint16_t*>(out) + i) =
       make_uint4(words[0], words[1], words[2], words[3]);
 }

@@ -1,7 +1,7 @@
-// Keys and values of multi-head latent attention, made of latents (DeepSeek-V2, arXiv 2405.04434,
-// section 2.1, equations 9 to 11). A decode step multiplies queries by k_b instead and attends to
-// latents. A prompt has many queries for a token, and attention to heads of 256 values takes half
-// of the operations.
+// Keys and values of multi-head latent attention, computed from latents (DeepSeek-V2, arXiv
+// 2405.04434, section 2.1, equations 9 to 11). A decode step multiplies queries by k_b instead and
+// attends to latents, which takes 2,176 operations for a query and a key. Heads of 256 values take
+// 1,024, and a prompt has many queries for a token.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/head_dims.h"
 #include "kernels/cuda/prefill/prefill.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Block (j, h): row j of head h's matrix.
+// CTA (j, h): row j of head h's matrix.
 __global__ void __launch_bounds__(kThreads)
     latent_matrices_kernel(const __grid_constant__ LatentMatrices a) {
   const int64_t j = blockIdx.x, head = blockIdx.y, rows = a.nope_dim + a.value_dim;
@@ -23,21 +23,20 @@ __global__ void __launch_bounds__(kThreads)
                                        : weight_at(a.v_b, head * a.value_dim + j - a.nope_dim, r));
 }
 
-// Block (h, i): head h of row i.
+// CTA (h, i): head h of row i.
 __global__ void __launch_bounds__(64)
     latent_queries_kernel(const __grid_constant__ LatentQueries a) {
   const int64_t head = blockIdx.x, i = blockIdx.y;
-  const int rope_dim = kLatentDim - kLatentValueDim;
-  const float* const raw = a.raw + (i * a.n_heads + head) * (a.nope_dim + rope_dim);
+  const float* const raw = a.raw + (i * a.n_heads + head) * (a.nope_dim + kLatentRopeDim);
   const float* const rotated = a.q + i * a.ldq + head * kLatentDim + kLatentValueDim;
   float* const out = a.out + (i * a.n_heads + head) * a.head_dim;
   for (int c = static_cast<int>(threadIdx.x); c < a.head_dim; c += 64)
-    out[c] = c < a.nope_dim              ? raw[c] * a.raw_scale
-             : c < a.nope_dim + rope_dim ? rotated[c - a.nope_dim] * a.rotated_scale
-                                         : 0;
+    out[c] = c < a.nope_dim                    ? raw[c] * a.raw_scale
+             : c < a.nope_dim + kLatentRopeDim ? rotated[c - a.nope_dim] * a.rotated_scale
+                                               : 0;
 }
 
-// Block (x, y, h): tokens of tile y of head h. The last x copies the rotated keys and writes zeros
+// CTA (x, y, h): tokens of tile y of head h. The last x copies the rotated keys and writes zeros
 // behind keys and values; the others multiply.
 __global__ void __launch_bounds__(TileProduct::kThreads, 2)
     expand_latents_kernel(const __grid_constant__ ExpandLatents a) {
@@ -46,7 +45,7 @@ __global__ void __launch_bounds__(TileProduct::kThreads, 2)
   extern __shared__ __align__(128) unsigned char shared[];
   const int64_t first = a.first + static_cast<int64_t>(blockIdx.y) * T::kRows, head = blockIdx.z;
   const int n = static_cast<int>(min(static_cast<int64_t>(T::kRows), a.last - first));
-  const int d = a.head_dim, rope_dim = kLatentDim - kLatentValueDim;
+  const int d = a.head_dim;
   const auto* const latents = static_cast<const uint16_t*>(a.latents);
   auto* const out = static_cast<uint16_t*>(a.out) + head * a.n_blocks * a.block_size * 2 * d;
   const auto at = [&](int row, bool value) {
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(TileProduct::kThreads, 2)
     for (int i = static_cast<int>(threadIdx.x); i < n * width; i += T::kThreads) {
       const int row = i / width, c = i % width;
       at(row, false)[a.nope_dim + c] =
-          c < rope_dim ? latents[(first + row) * kLatentDim + kLatentValueDim + c] : 0;
+          c < kLatentRopeDim ? latents[(first + row) * kLatentDim + kLatentValueDim + c] : 0;
     }
     const int rest = d - a.value_dim;
     for (int i = static_cast<int>(threadIdx.x); i < n * rest; i += T::kThreads)
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(TileProduct::kThreads, 2)
     const int c = column + col;
     const bool value = c >= a.nope_dim;
     *reinterpret_cast<uint32_t*>(at(row, value) + (value ? c - a.nope_dim : c)) =
-        f32_to_f16_saturating(low) | static_cast<uint32_t>(f32_to_f16_saturating(high)) << 16;
+        pack_16_bits(WType::F16, low, high);
   });
 #endif
 }
@@ -82,8 +81,9 @@ __global__ void __launch_bounds__(TileProduct::kThreads, 2)
 }  // namespace
 
 int expanded_head_dim(int query_dim, int value_dim) {
-  for (const int d : {64, 80, 96, 128, 256})
-    if (query_dim <= d && value_dim <= d) return d;
+  const auto supported = [](auto) { return cudaSuccess; };
+  for (int d = 16; d <= kMaxNarrowDim; d += 16)
+    if (query_dim <= d && value_dim <= d && with_head_dim(d, supported) == cudaSuccess) return d;
   return 0;
 }
 
@@ -106,10 +106,9 @@ Status expand_latents(const ExpandLatents& a, const DeviceLimits& limits, cudaSt
   using T = TileProduct;
   if (limits.compute < 80 || limits.smem_per_block < T::kSharedBytes) return cudaErrorNotSupported;
   const int64_t tiles = (a.last - a.first + T::kRows - 1) / T::kRows;
-  const int rope_dim = kLatentDim - kLatentValueDim;
   if (a.first < 0 || tiles < 1 || tiles > 65535 || a.n_heads < 1 || a.nope_dim % 2 != 0 ||
-      a.value_dim % 2 != 0 || a.nope_dim + rope_dim > a.head_dim || a.value_dim > a.head_dim ||
-      a.n_blocks * a.block_size < a.last)
+      a.value_dim % 2 != 0 || a.nope_dim + kLatentRopeDim > a.head_dim ||
+      a.value_dim > a.head_dim || a.n_blocks * a.block_size < a.last)
     return cudaErrorInvalidValue;
   if (Status status = cudaFuncSetAttribute(
           expand_latents_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);

@@ -357,6 +357,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 #pragma unroll
     for (int j = 0; j < kNd; j++)
       store_pair(p.out, p.out_type, at + 16 * j, o[m][j][0] / sum, o[m][j][1] / sum);
+    // The rotated part of a latent's row is no value.
     for (int j = kNd; j < kD / 16; j++) store_pair(p.out, p.out_type, at + 16 * j, 0.0f, 0.0f);
   }
 }

@@ -50,13 +50,6 @@ __device__ __forceinline__ int next_tile(const uint64_t* chosen, int tile, int e
   return min(tile, end);
 }
 
-// Byte offset of 16-byte chunk c of a row. The eight rows that ldmatrix takes at once fall into
-// different banks.
-template <int kRowBytes>
-__device__ __forceinline__ uint32_t swizzled(int row, int c) {
-  return static_cast<uint32_t>(row * kRowBytes + ((c ^ (row & 7)) << 4));
-}
-
 // Returns the address of chunk c + 2 * pair of a row, given that of chunk c < 2.
 __device__ __forceinline__ uint32_t skip_chunk_pairs(uint32_t address, int pair) {
   return (address ^ ((2 * pair & 7) << 4)) + ((2 * pair & ~7) << 4);

@@ -74,16 +74,15 @@ struct UnpackQ8 {
 };
 Status unpack_q8(const UnpackQ8& args, cudaStream_t stream);
 
-// Multi-head latent attention of a prompt with keys and values of their own for each head
-// (expand_latents.cu), in place of one row of kLatentDim values for all. The new heads have
-// head_dim values, zeros behind the model's own.
+// Prompts of latent attention with expanded heads (expand_latents.cu): each head has its own keys
+// and values, computed from latents and padded with zeros to head_dim.
 
 // Returns the head size of FlashPrefill that has room for these dimensions; 0: there is none.
 int expanded_head_dim(int query_dim, int value_dim);
 
-// Rows of head h: those that make its keys' first nope_dim values of a latent, then value_dim that
-// make its values. k_b: [n_heads * kLatentValueDim][nope_dim], v_b: [n_heads * value_dim]
-// [kLatentValueDim], of any type. out: f16 [n_heads][nope_dim + value_dim][kLatentValueDim].
+// out: f16 [n_heads][nope_dim + value_dim][kLatentValueDim]. For each head, nope_dim rows map a
+// latent to the part of its key that is not rotated, and value_dim rows map it to its value. k_b:
+// [n_heads * kLatentValueDim][nope_dim], v_b: [n_heads * value_dim][kLatentValueDim], of any type.
 struct LatentMatrices {
   Matrix k_b, v_b;
   int n_heads = 0, nope_dim = 0, value_dim = 0;
@@ -91,9 +90,9 @@ struct LatentMatrices {
 };
 Status latent_matrices(const LatentMatrices& args, cudaStream_t stream);
 
-// Queries of the new heads, f32 [n][n_heads][head_dim]: the first nope_dim values of raw
-// [n][n_heads][nope_dim + 64] times raw_scale, then the rotated values of q [n][ldq], behind
-// kLatentValueDim others in each head, times rotated_scale.
+// out: queries of expanded heads, f32 [n][n_heads][head_dim]: the first nope_dim values of raw
+// [n][n_heads][nope_dim + kLatentRopeDim] times raw_scale, then the rotated part of q [n][ldq]
+// times rotated_scale. Each head of q has kLatentValueDim values before its rotated part.
 struct LatentQueries {
   const float *raw = nullptr, *q = nullptr;
   int64_t n = 0, ldq = 0;

@@ -57,7 +57,7 @@ class CudaDevice::CudaPrompt : public Prompt {
   // KV in 8 bits: the layer whose KV is unpacked, and how far.
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
-  // The layer whose latents have been made into keys and values of all heads, and how far.
+  // The layer whose expanded heads have keys and values, and for how many tokens.
   int expanded_layer_ = -1;
   int64_t expanded_tokens_ = 0;
   int64_t means_ = 0;  // key tiles of the current layer whose means are computed
@@ -196,8 +196,9 @@ void CudaDevice::CudaPrompt::choose(const PromptAttention& a, FlashPrefill& f) {
               "choosing tiles of keys");
 }
 
-// Attention with each head's own keys and values. They are made of the layer's latents, for as many
-// heads at a time as there is memory for. If that is all of them, they are kept for later chunks.
+// Attention with each head's own keys and values. They are computed from the layer's latents, for
+// as many heads at a time as there is memory for. If that is all of them, they are kept for later
+// chunks.
 void CudaDevice::CudaPrompt::attend_expanded(const PromptAttention& a) {
   const ExpandedShape shape = expanded_shape(config_, kv_size(), request_.n_total);
   const LatentConfig& l = config_.latent;
@@ -214,7 +215,7 @@ void CudaDevice::CudaPrompt::attend_expanded(const PromptAttention& a) {
     expanded_layer_ = at_;
     expanded_tokens_ = 0;
   }
-  // Scores are divided by the root of the size of the rows that they are sums of.
+  // FlashPrefill divides scores by the root of head_dim, but the model's scale is for kLatentDim.
   const float scale = std::sqrt(static_cast<float>(d) / static_cast<float>(kLatentDim));
   LatentQueries q;
   q.raw = a.raw, q.q = a.q, q.n = a.n, q.ldq = a.ldq, q.n_heads = n_heads;
@@ -246,7 +247,7 @@ void CudaDevice::CudaPrompt::attend_expanded(const PromptAttention& a) {
     e.block_size = kv_size(), e.n_blocks = shape.n_blocks;
     e.out = buffers.expanded.data();
     cuda::check(expand_latents(e, device_.device_.limits, device_.compute_),
-                "making keys and values of latents");
+                "computing keys and values from latents");
     f.q = q.out + int64_t{head} * d;
     f.n_heads = f.n_kv_heads = e.n_heads;
     f.out = (same ? a.values : a.out) + int64_t{head} * d;

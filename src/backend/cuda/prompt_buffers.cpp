@@ -16,11 +16,13 @@
 namespace riffle::cuda {
 
 ExpandedShape expanded_shape(const Config& c, int block_size, int64_t n_total) {
+  // A head of 131,072 tokens takes 128 MiB. Four of them have 64 query tiles of a chunk of 2,048,
+  // half of what a large GPU computes at once.
   constexpr int64_t kBytes = int64_t{512} << 20;
   const LatentConfig& l = c.latent;
   ExpandedShape shape;
-  if (l.kv_rank != kLatentValueDim || l.rope_dim != kLatentDim - kLatentValueDim ||
-      l.nope_dim % 2 != 0 || l.value_dim % 2 != 0)
+  if (l.kv_rank != kLatentValueDim || l.rope_dim != kLatentRopeDim || l.nope_dim % 2 != 0 ||
+      l.value_dim % 2 != 0)
     return shape;
   shape.head_dim = expanded_head_dim(l.query_dim(), l.value_dim);
   if (shape.head_dim == 0) return shape;
@@ -29,7 +31,7 @@ ExpandedShape expanded_shape(const Config& c, int block_size, int64_t n_total) {
   const int64_t most = std::clamp<int64_t>(kBytes / head, 1, c.n_heads),
                 parts = (c.n_heads + most - 1) / most;
   shape.heads = static_cast<int>((c.n_heads + parts - 1) / parts);
-  // Not less than a shorter prompt takes, since the plan counts the longest.
+  // The plan counts the longest prompt only, so this must not be less than for a shorter one.
   shape.bytes = std::min(c.n_heads * head, std::max(kBytes, head));
   return shape;
 }
@@ -73,7 +75,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
   }
   const ExpandedShape expanded = expanded_shape(c, options.layout.block_size, s.n_total);
   if (expanded.heads > 0 && kv_type == cpu::KvType::F16 && s.chunk >= kExpandedRows) {
-    constexpr const char* kExpanded = "keys and values of latents";
+    constexpr const char* kExpanded = "per-head keys and values (latent attention)";
     add(kExpanded, expanded.bytes, [](PromptBuffers& b) -> Buffer& { return b.expanded; });
     add(kExpanded,
         2 * int64_t{c.n_heads} * (c.latent.nope_dim + c.latent.value_dim) * c.latent.kv_rank,

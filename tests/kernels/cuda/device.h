@@ -36,7 +36,6 @@ inline void check_cuda(cudaError_t status, const char* what = "CUDA") {
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
-// The current device.
 inline cuda::DeviceLimits device_limits() {
   int device = 0;
   check_cuda(cudaGetDevice(&device));

@@ -1,4 +1,4 @@
-// Keys and values that prompts make of latents, against float64.
+// Queries, keys and values of expanded heads (latent attention), against float64.
 #include <algorithm>
 
 #include "kernels/cuda/head_dims.h"
@@ -9,7 +9,7 @@ using namespace riffle::test;
 
 namespace {
 
-constexpr int kRope = kLatentDim - kLatentValueDim;
+constexpr int kRope = kLatentRopeDim;
 
 // Sums of W [rows][cols] of head h with a token's latent: of row j, or of column j if `columns`.
 double product(const Weights& w, int64_t head, int64_t j, bool columns, const float* latent) {
@@ -23,7 +23,8 @@ double product(const Weights& w, int64_t head, int64_t j, bool columns, const fl
 
 }  // namespace
 
-TEST_CASE("keys and values made of latents, against float64", "[cuda][prefill][wide]") {
+TEST_CASE("queries, keys and values of expanded latents, against float64",
+          "[cuda][prefill][wide]") {
   if (skip()) return;
   const DeviceLimits limits = device_limits();
   if (limits.compute < 80) return;
