@@ -32,7 +32,7 @@ std::vector<std::vector<float>> logits_of(Runtime& r, const std::vector<int32_t>
   }
   r.check(riffle_prefill(s, &text[from], text.size() - from, nullptr, nullptr));
   std::vector<std::vector<float>> out = {r.logits(s)};
-  const int32_t token = 500;
+  const int32_t token = 300;
   r.check(riffle_step(r.context, &s, &token, 1));
   out.push_back(r.logits(s));
   return out;

@@ -139,6 +139,17 @@ TEST_CASE("a parameter that is written twice breaks its call", "[requests]") {
         "parameter \"n\" twice, expected it once");
 }
 
+// A schema that allows members of any name cannot forbid that one comes twice.
+TEST_CASE("a value may have a key twice, arguments may not", "[requests]") {
+  check("xml",
+        "<tool_call><function=stop><parameter=n>{\"a\": 1, \"a\": 2}</parameter></function>"
+        "</tool_call>",
+        "stop({\"n\": {\"a\": 1, \"a\": 2}})");
+  check("hermes",
+        "<tool_call>{\"name\": \"stop\", \"arguments\": {\"n\": {\"a\": 1, \"a\": 2}}}</tool_call>",
+        "stop({\"n\": {\"a\": 1, \"a\": 2}})");
+}
+
 TEST_CASE("a value that does not begin as JSON has no strings that hide its end", "[requests]") {
   check("xml", "<tool_call><function=stop><parameter=n>a {\"b</parameter></function></tool_call>",
         "stop({\"n\": \"a {\\\"b\"})");

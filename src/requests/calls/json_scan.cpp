@@ -1,6 +1,7 @@
 #include "requests/calls/json_scan.h"
 
 #include <cstring>
+#include <set>
 
 #include "util/error.h"
 #include "util/json.h"
@@ -36,16 +37,28 @@ std::string json_piece(std::string_view text) {
   return out;
 }
 
-std::string arguments_error(std::string_view json) {
+void read_value(std::string_view json, Json* value) {
   try {
-    const Json value = parse_json(json, kLimits);
-    if (value.is_object()) return "";
-    return std::string("arguments: found ") + value.type_name() + ", expected an object";
+    parse_json(json, kLimits, value);
   } catch (const JsonError& e) {
-    if (e.kind == JsonError::KEY_TWICE)
-      return "arguments: found the key \"" + json_string(e.text) + "\" twice, expected it once";
+    if (e.kind != JsonError::KEY_TWICE) throw;
+  }
+}
+
+std::string arguments_error(std::string_view json) {
+  Json value;
+  try {
+    read_value(json, &value);
+  } catch (const JsonError& e) {
     return format("arguments: byte %zu is not JSON", e.byte);
   }
+  if (!value.is_object())
+    return std::string("arguments: found ") + value.type_name() + ", expected an object";
+  std::set<std::string_view> keys;
+  for (const Json::Member& member : value.members())
+    if (!keys.insert(member.key).second)
+      return "arguments: found the key \"" + json_string(member.key) + "\" twice, expected it once";
+  return "";
 }
 
 bool JsonScan::put(std::string_view* text, std::string* taken) {

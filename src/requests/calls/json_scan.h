@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "requests/calls/call_parser.h"
+#include "util/json.h"
 
 namespace riffle::requests {
 
@@ -70,7 +71,12 @@ inline constexpr std::string_view kNotInKeyword = "=,()[]{}\"'";
 // Escapes a piece of a JSON string, which may begin or end inside a character.
 std::string json_piece(std::string_view text);
 
-// Returns "", or what is wrong with the text of arguments: it must be a JSON object.
+// Reads a JSON value of a call. A key of an object may be given twice, since a schema that allows
+// members of any name cannot forbid it. Throws JsonError.
+void read_value(std::string_view json, Json* value);
+
+// Returns "", or what is wrong with the text of arguments: it must be a JSON object whose own keys
+// differ.
 std::string arguments_error(std::string_view json);
 
 }  // namespace riffle::requests

@@ -27,7 +27,8 @@ std::string json_value(const std::string& text) {
   if (text == "False") return "false";
   if (text == "None") return "null";
   try {
-    (void)parse_json(text, {.depth = 128, .values = 1000000});
+    Json value;
+    read_value(text, &value);
     return text;
   } catch (const JsonError&) {
     return "\"" + json_string(text) + "\"";
