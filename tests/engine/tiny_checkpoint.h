@@ -49,9 +49,14 @@ struct TinyCheckpoint {
   // head, and all else that the family needs.
   bool runs_on_gpu(int most_group = 16) const {
     const int d = head_dim(), heads = integer("num_attention_heads");
-    if (config.value("kv_lora_rank", 0) > 0) return false;  // its rows have another size than 576
+    if (const int rank = config.value("kv_lora_rank", 0); rank > 0)
+      return rank == 512 && config.value("qk_rope_head_dim", 0) == 64 && heads <= most_group;
     return (d == 64 || d == 80 || d == 96 || d == 128 || d == 256) &&
            heads <= most_group * config.value("num_key_value_heads", heads);
+  }
+  // Tells whether heads are so wide that a GPU runs dense, share and auto alone.
+  bool wide() const {
+    return config.value("kv_lora_rank", 0) > 0 || config.value("global_head_dim", 0) > 256;
   }
   int n_tokens() const {
     int n = 0;
