@@ -99,8 +99,8 @@ def test_a_response_format_is_kept(server):
 @pytest.mark.parametrize(
     "body, status, code, words",
     [
-        (b'{"prompt": ', 400, None, "not valid JSON: found the end of the text at byte 12"),
-        (b'{"prompt":\n "a" "b"}', 400, None, "not valid JSON: found '\"' at byte 17, line 2"),
+        (b'{"prompt": ', 400, None, "found the end of the text at byte 12, expected JSON"),
+        (b'{"prompt":\n "a" "b"}', 400, None, "found '\"' in line 2 (byte 17 of the text), expected JSON"),
         (b'{"prompt": "\xff"}', 400, None, "UTF-8"),
         (b"[]", 400, None, "object"),
         (b"", 400, None, "JSON"),
