@@ -28,9 +28,10 @@ def text_of(record):
 BAD = {
     "not JSON": (b'{"custom_id": "x", ', "bad_json", ["byte"], None),
     "not JSON at all": (b"hello", "bad_json", [], None),
-    "an array": (b"[1,2]", "bad_json", ["array", "one object on each line: jq -c '.[]' FILE >FILE.jsonl"], None),
-    "the first line of an array": (b'[{"custom_id": "x"},', "bad_json", ["the end of the text", "jq -c '.[]' FILE"], None),
-    "the first line of an object": (b"{", "bad_json", ["jq -c . FILE"], None),
+    "an array": (b"[1,2]", "bad_json", ["is a JSON array, expected one object on each line; to convert an array: "
+                                       "jq -c '.[]' FILE >FILE.jsonl"], None),
+    "the first line of an array": (b'[{"custom_id": "x"},', "bad_json", ["the end of the text", "expected one object on each line; to convert an array: jq -c '.[]' FILE >FILE.jsonl"], None),
+    "the first line of an object": (b"{", "bad_json", ["expected one object on each line; to join the lines of each object: jq -c . FILE >FILE.jsonl"], None),
     "a number": (b"17", "bad_json", [], None),
     "NaN": (b'{"custom_id":"x","body":{"prompt":"a","temperature":NaN}}', "bad_json", [], None),
     "1e999": (b'{"custom_id":"x","body":{"prompt":"a","temperature":1e999}}', "bad_json", ["body.temperature", "found the number 1e999"], "x"),
