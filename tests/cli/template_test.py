@@ -205,8 +205,13 @@ def effort(folder):
     check(r.code == 0 and r.out.decode().strip() == levels["high"][0].strip() and b"no effect" not in r.err,
           "chat --think=high", (r, levels))
     r = riffle(*ASK, "-m", model, "--think")
-    check(b"[--think has no effect: the chat template does not use enable_thinking; it uses reasoning_effort"
-          in r.err, "--think without a level says what the template asks for", r)
+    check(b"[--think has no effect: the chat template does not use enable_thinking but reasoning_effort; use "
+          b"--think=low, medium or high]" in r.err, "--think without a level says what the template asks for", r)
+    r = riffle("chat", "-m", model, *SMALL, stdin=b"/think on\n/think off\n")
+    ignored = b", without effect: the chat template does not use enable_thinking but reasoning_effort; type /think low"
+    check(b"[thinking: on" + ignored + b", medium or high]" in r.err
+          and b"[thinking: off" + ignored + b" for the shortest reasoning]" in r.err,
+          "chat names the command that sets a level", r)
     r = riffle(*ASK, "--think=high")
     check(r.out == plain.out and r.err.count(b"no effect") == 1
           and b"[the reasoning effort high has no effect: the chat template does not use reasoning_effort]" in r.err,
