@@ -88,6 +88,7 @@ RIFFLE_API const riffle_info* riffle_request_refusal(const riffle_request* reque
  *   model: the model's name in the body, or "". riffle does not compare it
  *   custom_id: RIFFLE_REQUEST_BATCH_LINE; else ""
  *   logprobs: the answers' tokens have log-probabilities
+ *   limit_field: the field that limits the answers' tokens: max_tokens, max_completion_tokens or ""
  *   n_tools
  *   asks_effort, asks_thinking: the body sets a level of reasoning, or turns it on or off
  *   n_ignored, ignored_I: fields that were left out because no answer depends on them

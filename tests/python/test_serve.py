@@ -133,6 +133,8 @@ def test_a_bad_request_gets_openais_error(server, body, status, code, words):
     "path, fields, param",
     [
         ("completions", {"prompt": "a", "max_tokens": 4095}, "max_tokens"),
+        ("completions", {"prompt": "a", "max_completion_tokens": 4095}, "max_completion_tokens"),
+        ("completions", {"prompt": [5] * 4096, "max_tokens": 1}, "prompt"),
         ("completions", {"prompt": " x" * 5000, "max_tokens": 1}, "prompt"),
         ("chat/completions", {"messages": [{"role": "user", "content": " x" * 5000}]}, "messages"),
     ],
@@ -141,6 +143,7 @@ def test_an_error_names_the_field_that_needs_a_longer_context(server, path, fiel
     status, answer = server.post("/v1/" + path, fields)
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
     assert answer["error"]["param"] == param
+    assert (param if "max" in param else "the prompt") in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
