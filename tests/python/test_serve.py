@@ -308,11 +308,14 @@ def test_flags_that_are_wrong_are_named(model_path, tmp_path, server):
         assert flag in help_text.stdout, flag
     (tmp_path / "empty").write_text("\n")
     for flags, code, words in (
-        ([], 2, "-m MODEL is missing"),
-        (["-m", model_path, "--prot", "80"], 2, "unknown flag --prot; did you mean --port?"),
-        (["-m", model_path, "--gpu_memm=8G"], 2, "unknown flag --gpu_memm; did you mean --gpu-mem?"),
+        ([], 2, "-m: found no model, expected a GGUF file or a Hugging Face folder"),
+        (["-m", model_path, "--prot", "80"], 2, "found the unknown flag --prot; did you mean --port?"),
+        (["-m", model_path, "--gpu_memm=8G"], 2, "found the unknown flag --gpu_memm; did you mean --gpu-mem?"),
+        (["-m", model_path, "--zq", "1", "--prot", "80"], 2,
+         "found the unknown flags --zq, --prot (did you mean --port?); --help lists all flags"),
         (["-m", model_path, "serve"], 2, "found 'serve', expected a flag"),
-        (["-m", model_path, "--ctx", "many"], 2, "-c: 'many': expected"),
+        (["-m", model_path, "--ctx", "many"], 2, "--ctx: 'many': expected"),
+        (["-m", model_path, "-c", "many"], 2, "-c: 'many': expected"),
         (["-m", model_path, "--top-p", "9"], 2, "--top-p"),
         (["-m", model_path, "--isa", "neon" if os.uname().machine != "aarch64" else "avx2"], 1,
          "riffle-serve: --isa: found "),
