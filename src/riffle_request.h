@@ -88,6 +88,7 @@ RIFFLE_API const riffle_info* riffle_request_refusal(const riffle_request* reque
  *   model: the model's name in the body, or "". riffle does not compare it
  *   custom_id: RIFFLE_REQUEST_BATCH_LINE; else ""
  *   logprobs: the answers' tokens have log-probabilities
+ *   limit_field: the field that limits the answers' tokens: max_tokens, max_completion_tokens or ""
  *   n_tools
  *   asks_effort, asks_thinking: the body sets a level of reasoning, or turns it on or off
  *   n_ignored, ignored_I: fields that were left out because no answer depends on them
@@ -143,9 +144,9 @@ RIFFLE_API riffle_status riffle_request_set_names(riffle_request* request, const
 RIFFLE_API riffle_status riffle_request_token(riffle_request* request, size_t answer,
                                               const riffle_token* token, riffle_json* chunk);
 
-/* Returns the text that the last riffle_request_token or riffle_request_end has added to its
- * answer, which a chunk has as content and reasoning_content; empty: none. It serves callers that
- * send no JSON. */
+/* Returns the text that the last call of riffle_request_token or riffle_request_end added: what a
+ * chunk has as content and reasoning_content. Both are empty if it added none. For callers that do
+ * not need JSON. */
 RIFFLE_API riffle_status riffle_request_part(riffle_request* request, riffle_answer_part* part);
 
 /* Ends an answer. cached_tokens: tokens of its prompt that were not read (reused_tokens and
@@ -210,8 +211,9 @@ RIFFLE_API uint64_t riffle_random_seed(void);
 /* Returns seed number n (from 1) derived from `seed`: the upper 53 bits of output n of SplitMix64
  * with the initial state `seed`. It depends on nothing else. */
 RIFFLE_API uint64_t riffle_derived_seed(uint64_t seed, uint64_t n);
-/* Writes a random id, as responses have it: 26 to 28 hexadecimal digits (104 bits) and a NUL. size:
- * at least 29; a longer id is cut. "" if the system gives no random numbers. */
+/* Writes a random id, as in the ids of responses: 106 random bits as 26 to 28 hexadecimal digits,
+ * then a NUL. `size` must be at least 29; a smaller buffer gets a shortened id. The id is "" if the
+ * system has no random numbers. */
 RIFFLE_API void riffle_random_id(char* id, size_t size);
 
 #ifdef __cplusplus

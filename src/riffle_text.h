@@ -26,8 +26,9 @@ RIFFLE_API riffle_status riffle_tokenize(riffle_model* model, const char* text, 
  * is UTF-8. */
 RIFFLE_API int64_t riffle_utf8_error(const char* text, size_t text_len);
 
-/* Returns true if the text is one JSON value in UTF-8, nested at most 256 levels deep. Else err
- * says what is wrong, such as "not valid JSON: found '}' at byte 12, line 2". */
+/* Returns true if the text is one JSON value in UTF-8, nested at most 256 levels deep. A number
+ * beyond the range of double is refused. An object may have a key twice. If the result is false,
+ * err says what is wrong, such as "found '}' in line 2 (byte 12 of the text), expected JSON". */
 RIFFLE_API bool riffle_check_json(const char* text, size_t text_len, char* err, size_t err_size);
 
 /* Writes the text of the tokens; control tokens have none; bytes that form no character become

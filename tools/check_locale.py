@@ -41,7 +41,7 @@ def calls(path):
             yield re.sub(r"^__isoc\d+_", "", name)
 
 
-# The functions of the interface, which the files of this folder run in other locales.
+# The files in TEST call the interface's functions in other locales.
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = sorted(ROOT.glob("src/riffle*.h"))
 TEST = "tests/capi/locale"

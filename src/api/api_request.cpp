@@ -49,6 +49,7 @@ riffle_info facts_of(const requests::Request& r) {
   info.add("model", r.model);
   info.add("custom_id", r.custom_id);
   info.add("logprobs", r.answer.sampling.logprobs);
+  info.add("limit_field", r.answer.limit_field ? r.answer.limit_field : "");
   info.add("n_tools", r.tools.tools.size());
   info.add("asks_effort", r.asks_effort);
   info.add("asks_thinking", r.asks_thinking);

@@ -325,7 +325,7 @@ void check_roles(const ChatFamily& family, const std::vector<ChatMessage>& messa
   const bool system = messages[0].role == "system";
   if (system && family.system_place == F::NONE) {
     fail(RIFFLE_BAD_ARGUMENT,
-         "message 0 has role 'system', but the chat template %s has no system messages",
+         "messages[0] has role 'system', but the chat template %s has no system messages",
          family.name);
   }
   if (messages.size() == size_t{system}) {
@@ -334,7 +334,7 @@ void check_roles(const ChatFamily& family, const std::vector<ChatMessage>& messa
   for (size_t i = system; i < messages.size(); i++) {
     const char* expected = (i - system) % 2 == 0 ? "user" : "assistant";
     if (messages[i].role != expected) {
-      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i,
+      fail(RIFFLE_BAD_ARGUMENT, "messages[%zu] has role '%.40s', expected '%s'", i,
            messages[i].role.c_str(), expected);
     }
   }

@@ -52,14 +52,14 @@ void check_messages(const std::vector<ChatMessage>& messages) {
   if (messages.empty())
     fail(RIFFLE_BAD_ARGUMENT, "found a conversation without messages, expected one or more");
   for (size_t i = 0; i < messages.size(); i++) {
-    if (utf8_error(messages[i].role) >= 0)
-      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not valid UTF-8, expected UTF-8", i);
-    for (const std::string* text : {&messages[i].content, &messages[i].reasoning}) {
-      if (const int64_t bad = utf8_error(*text); bad >= 0) {
-        fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i,
-             static_cast<long long>(bad));
-      }
-    }
+    const auto check = [i](const std::string& text, const char* member) {
+      if (const int64_t bad = utf8_error(text); bad >= 0)
+        fail(RIFFLE_BAD_TEXT, "messages[%zu].%s is not UTF-8: invalid sequence at byte %lld", i,
+             member, static_cast<long long>(bad));
+    };
+    check(messages[i].role, "role");
+    check(messages[i].content, "content");
+    check(messages[i].reasoning, "reasoning_content");
   }
 }
 
@@ -134,7 +134,7 @@ void check_printed(const SourcedText& text, const std::vector<ChatMessage>& mess
     if (printed[i] || messages[i].role == "assistant") continue;
     if (strip_left(messages[i].content).empty()) continue;
     fail(RIFFLE_BAD_ARGUMENT,
-         "message %zu has role '%.40s', but this model's chat template does not print %.40s "
+         "messages[%zu] has role '%.40s', but this model's chat template does not print %.40s "
          "messages here",
          i, messages[i].role.c_str(), messages[i].role.c_str());
   }
@@ -313,11 +313,11 @@ void ChatTemplate::check_vocabulary(const Tokenizer& tokenizer) const {
   for (const ChatFamily& other : chat_families())
     if (missing_piece(tokenizer, other).empty())
       others += (others.empty() ? "" : ", ") + std::string(other.name);
-  fail(RIFFLE_UNSUPPORTED,
-       "`model.chat_template`: found %s, which needs the token %s, but the model's vocabulary has "
-       "no "
-       "such token; expected a format whose tokens it has: %s",
-       family_->name, missing.c_str(), others.c_str());
+  fail(
+      RIFFLE_UNSUPPORTED,
+      "`model.chat_template`: found %s, which needs the token %s, expected a template whose tokens "
+      "the model has: %s",
+      family_->name, missing.c_str(), others.c_str());
 }
 
 SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,

@@ -62,8 +62,8 @@ class ChatTemplate {
   // assistant is not closed, so that the model continues it; a blank one is left out. Throws
   // RIFFLE_BAD_ARGUMENT (no messages, the template refuses them or prints nothing of a message that
   // is not an assistant's, or the last one cannot be continued), RIFFLE_BAD_TEXT (not UTF-8),
-  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or takes no tools although there are
-  // some). Characters of messages have the message's number as source.
+  // RIFFLE_UNSUPPORTED (the template cannot be evaluated, or has no place for the tools or calls
+  // that are given). Characters of messages have the message's number as source.
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                    const ChatOptions& options) const;
   // Returns text() as ids. Control tokens spelled in the template become those tokens; the same

@@ -429,9 +429,9 @@ class Chat {
     if (!thinking)
       throw Exit(EXIT_RUN, "/think: found '" + level + "', expected on, off, low, medium or high");
     o_.common.thinking = *thinking;
-    const std::string unread = unread_thinking(model_.get(), *thinking, "it");
-    notice(quiet_, "[thinking: %s%s%s]", thinking_text(*thinking), unread.empty() ? "" : "; ",
-           unread.c_str());
+    const std::string why = unread_thinking(model_.get(), *thinking, "type /think ");
+    notice(quiet_, "[thinking: %s%s%s]", thinking_text(*thinking),
+           why.empty() ? "" : ", without effect: ", why.c_str());
   }
 
   void set(const std::string& rest) {
@@ -474,7 +474,8 @@ class Chat {
       notice(quiet_, "[the context is full; /clear starts afresh]");
     if (result.finish == RIFFLE_FINISH_LENGTH)
       notice(quiet_, "[cut after %d tokens (-n); /set max-tokens N allows more]", result.n_tokens);
-    say_unfinished_reasoning(answer, result, quiet_);
+    if (is_unfinished_reasoning(answer, result))  // the notices above name what allows more
+      notice(quiet_, "[all of these tokens are reasoning; /think off asks for none]");
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
     const bool empty = answer.text.empty() && answer.reasoning.empty() && answer.calls.empty();
     if (result.finish == RIFFLE_FINISH_ABORTED && empty) throw Exit(EXIT_INTERRUPTED, "");

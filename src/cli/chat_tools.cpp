@@ -29,7 +29,7 @@ Tools read_tools(const std::string& path) {
   try {
     json = parse_json(text);
   } catch (const std::runtime_error& e) {
-    throw Exit(EXIT_USAGE, path + ": " + e.what() + ", expected a list of tools");
+    throw Exit(EXIT_USAGE, path + ": " + e.what());
   }
   Tools tools{.name = path};
   if (json.is_array()) {

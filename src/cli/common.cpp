@@ -123,10 +123,8 @@ Model load_model(CommonOptions& options) {
   progress.finish();
   if (status == RIFFLE_BAD_MODEL && is_session(options.model_path))
     throw Exit(EXIT_BAD_MODEL,
-               "-m " + options.model_path +
-                   ": found a session of riffle, expected a GGUF file or a Hugging Face folder; "
-                   "riffle info " +
-                   options.model_path +
+               "-m " + options.model_path + ": found a session of riffle, expected " +
+                   kModelFormats + "; riffle info " + options.model_path +
                    " shows the session, and run --session or chat --session uses it");
   if (status != RIFFLE_OK) {
     // The name is known, but the model's vocabulary lacks a token of that format.

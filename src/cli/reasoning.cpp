@@ -74,34 +74,40 @@ void StreamedAnswer::finish(const riffle_result& result) {
   view_.end();
 }
 
+bool is_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result) {
+  return (result.finish == RIFFLE_FINISH_LENGTH || result.finish == RIFFLE_FINISH_CONTEXT) &&
+         answer.text.empty() && !answer.reasoning.empty();
+}
+
 void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result,
                               bool quiet) {
-  const bool length = result.finish == RIFFLE_FINISH_LENGTH;
-  if ((length || result.finish == RIFFLE_FINISH_CONTEXT) && answer.text.empty() &&
-      !answer.reasoning.empty())
+  if (is_unfinished_reasoning(answer, result))
     notice(quiet, "[all of these tokens are reasoning: %s allows more, --no-think asks for none]",
-           length ? "-n" : "-c");
+           result.finish == RIFFLE_FINISH_LENGTH ? "-n" : "-c");
 }
 
 std::string unread_thinking(const riffle_model* model, const Thinking& thinking,
-                            const std::string& name) {
+                            const std::string& advice) {
   const auto& [enabled, effort] = thinking;
   const Facts info = model_info(model);
-  if (effort && !info.on("chat_effort"))
-    return std::string("the reasoning effort ") + effort +
-           " has no effect: the chat template does not use reasoning_effort";
-  // --think=high sets both; a template that uses either one is enough.
-  if (enabled == "default" || info.on("chat_thinking") || effort) return "";
-  return name + " has no effect: the chat template does not use enable_thinking" +
-         (!info.on("chat_effort") ? ""
-          : enabled == "on"       ? "; it uses reasoning_effort: --think=low, medium or high"
-                                  : "; it uses reasoning_effort: --think=low reasons least");
+  // A level also sets enable_thinking. A template that uses reasoning_effort alone is enough.
+  if (effort)
+    return info.on("chat_effort") ? "" : "the chat template does not use reasoning_effort";
+  if (enabled == "default" || info.on("chat_thinking")) return "";
+  const std::string why = "the chat template does not use enable_thinking";
+  if (!info.on("chat_effort")) return why;
+  return why + " but reasoning_effort; " + advice +
+         (enabled == "on" ? "low, medium or high" : "low for the shortest reasoning");
 }
 
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
-  const bool on = options.thinking.enabled == "on";
-  const std::string text = unread_thinking(model, options.thinking, on ? "--think" : "--no-think");
-  if (!text.empty()) notice(options.quiet, "[%s]", text.c_str());
+  const Thinking& thinking = options.thinking;
+  const std::string why = unread_thinking(model, thinking, "use --think=");
+  if (why.empty()) return;
+  const std::string name = thinking.effort ? std::string("the reasoning effort ") + thinking.effort
+                           : thinking.enabled == "on" ? "--think"
+                                                      : "--no-think";
+  notice(options.quiet, "[%s has no effect: %s]", name.c_str(), why.c_str());
 }
 
 }  // namespace riffle::cli

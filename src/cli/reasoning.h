@@ -56,13 +56,15 @@ struct StreamedAnswer {
   ReasoningView view_;
 };
 
-// Prints one line on stderr, unless quiet, if the reasoning left no tokens for an answer.
+// Tells whether the reasoning left no tokens for an answer.
+bool is_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result);
+// Prints a notice with the flags that help, unless quiet, if is_unfinished_reasoning.
 void say_unfinished_reasoning(const StreamedAnswer& answer, const riffle_result& result,
                               bool quiet);
-// Returns the text of a notice if the model's template does not use this setting; "" if it does.
-// name: of the setting in the text.
+// Returns the reason why the model's template ignores these settings; "" if it uses them. advice:
+// the words before the levels in the text, such as "use --think=".
 std::string unread_thinking(const riffle_model* model, const Thinking& thinking,
-                            const std::string& name);
+                            const std::string& advice);
 // Prints one line on stderr, unless quiet, if --think or --no-think was given and the model's
 // template does not use it.
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options);

@@ -28,6 +28,9 @@ std::string beginning_of(const std::string& path, size_t n);
 // that cannot be followed.
 std::filesystem::path link_target(std::filesystem::path path);
 
+// The formats of models, as errors name them.
+inline constexpr const char* kModelFormats = "a GGUF file or a Hugging Face folder";
+
 // Returns a one-line error for a path given with -m that is not a model for riffle. The error names
 // the kind of file found and what to give instead. "": riffle does not recognise it.
 std::string wrong_model(const std::string& path);

@@ -11,16 +11,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kExpected = "expected a GGUF file or a Hugging Face folder";
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
 }
 
-// "PATH: found WHAT, expected a GGUF file or a Hugging Face folder; ADVICE"
+// Returns "PATH: found WHAT, expected a GGUF file or a Hugging Face folder; ADVICE".
 std::string complaint(const std::string& path, const std::string& what, const std::string& advice) {
-  return path + ": found " + what + ", " + kExpected + (advice.empty() ? "" : "; " + advice);
+  return path + ": found " + what + ", expected " + kModelFormats +
+         (advice.empty() ? "" : "; " + advice);
 }
 
 bool is_text(const std::string& bytes) {

@@ -20,14 +20,16 @@ void check_generate_options(const GenerateOptions& o) {
 
 void require_room(const GenerateOptions& o, size_t n_tokens, int64_t n_ctx) {
   const int64_t all = static_cast<int64_t>(n_tokens) + o.max_tokens;
-  if (!o.max_tokens_asked || all <= n_ctx) return;
+  if (!o.limit_field || all <= n_ctx) return;
   const int64_t left = n_ctx - static_cast<int64_t>(n_tokens);
+  const std::string cure =
+      left > 0
+          ? format("%s may be at most %lld", o.limit_field, static_cast<long long>(left))
+          : format("the prompt may have at most %lld tokens", static_cast<long long>(n_ctx - 1));
   fail(RIFFLE_CONTEXT_FULL,
-       "the prompt has %zu tokens and max_tokens is %d, together %lld, but the context holds "
-       "%lld%s",
-       n_tokens, o.max_tokens, static_cast<long long>(all), static_cast<long long>(n_ctx),
-       left > 0 ? format("; max_tokens may be at most %lld", static_cast<long long>(left)).c_str()
-                : "");
+       "the prompt has %zu tokens and %s is %d, together %lld, but the context holds %lld; %s",
+       n_tokens, o.limit_field, o.max_tokens, static_cast<long long>(all),
+       static_cast<long long>(n_ctx), cure.c_str());
 }
 
 Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int32_t> prompt)
@@ -52,16 +54,14 @@ Answer::Answer(const Model& model, const GenerateOptions& o, std::span<const int
   if (o.grammar->tokenizer != tokenizer_)
     fail(RIFFLE_BAD_ARGUMENT,
          "grammar: found a grammar that was created with another model, expected one that was "
-         "created "
-         "with this session's model");
+         "created with this session's model");
   const std::string& begun = o.grammar->begun;
   constraint_.emplace(o.grammar->grammar, o.trim_start && begun.empty(),
                       begun.empty() ? o.reasoning : ReasoningRule::NONE, !ignore_eos_);
   if (!begun.empty() && !constraint_->take_begun(begun))
     fail(RIFFLE_INTERNAL,
          "grammar: the text given to riffle_grammar_continue begins no text of the grammar, "
-         "although "
-         "that function has checked it");
+         "although that function has checked it; this is an error in riffle, please report it");
 }
 
 const SampleRequest& Answer::request(size_t i) {

@@ -17,8 +17,8 @@
 namespace riffle {
 
 void check_generate_options(const GenerateOptions& options);
-// Throws RIFFLE_CONTEXT_FULL if the options' max_tokens_asked is set and the context cannot hold a
-// prompt of n_tokens and the answer.
+// Throws RIFFLE_CONTEXT_FULL if the options have a limit_field and the context cannot hold a prompt
+// of n_tokens and the answer.
 void require_room(const GenerateOptions& options, size_t n_tokens, int64_t n_ctx);
 
 class Answer {

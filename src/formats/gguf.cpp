@@ -258,13 +258,12 @@ void place_tensors(GgufFile& gguf, std::vector<TensorInfo>& infos, uint64_t head
 
 }  // namespace
 
-GgufFile parse_gguf(const FileView& file) {
+GgufFile parse_gguf(const FileView& file, const std::string& expected) {
   GgufFile gguf;
   gguf.file = file;
   refuse_lfs_pointer(file.name, file.text());
   Reader r(gguf.file);
-  constexpr const char* kFormats = "a GGUF file or the folder of a Hugging Face model";
-  if (file.size < 4) bad_model(file.name, "", std::to_string(file.size) + " bytes", kFormats);
+  if (file.size < 4) bad_model(file.name, "", std::to_string(file.size) + " bytes", expected);
   const std::string_view magic(reinterpret_cast<const char*>(r.take(4, "magic", {})), 4);
   // A safetensors file begins with a length of 8 bytes and JSON.
   if (magic != "GGUF" && file.text().substr(std::min<uint64_t>(8, file.size)).starts_with("{\""))
@@ -276,7 +275,7 @@ GgufFile parse_gguf(const FileView& file) {
     const std::string_view begin = file.text().substr(0, 24);
     bad_model(file.name, "",
               "a file that begins with \"" + std::string(begin.substr(0, begin.find('\n'))) + "\"",
-              kFormats);
+              expected);
   }
   const auto version = r.read<uint32_t>("version");
   // Version 3 added the other byte order to version 2 and nothing else.

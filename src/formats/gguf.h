@@ -60,8 +60,12 @@ struct GgufFile {
       std::string_view key) const;  // an array of any integer type; U64 below 2^63
 };
 
+// The formats of models, as errors name them.
+inline constexpr const char* kModelFormats = "a GGUF file or a Hugging Face folder";
+
 // The views in the result point into file. Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for other
-// versions of GGUF. Tensor types that riffle lacks are listed, not refused.
-GgufFile parse_gguf(const FileView& file);
+// versions of GGUF. Tensor types that riffle lacks are listed, not refused. expected: the words of
+// the error for another kind of file.
+GgufFile parse_gguf(const FileView& file, const std::string& expected = kModelFormats);
 
 }  // namespace riffle

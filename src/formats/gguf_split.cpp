@@ -148,12 +148,12 @@ GgufParts open_gguf(const std::string& path) {
   out.files.clear();
   std::vector<GgufFile> parts;
   for (uint64_t i = 0; i < count; ++i) {
-    if (!file_exists(names[i])) {
-      throw Error(RIFFLE_IO, names[i] + ": no such file, expected part " + std::to_string(i + 1) +
-                                 " of " + std::to_string(count) + " of a split model");
-    }
+    const std::string part =
+        "part " + std::to_string(i + 1) + " of " + std::to_string(count) + " of a split model";
+    if (!file_exists(names[i]))
+      throw Error(RIFFLE_IO, names[i] + ": no such file, expected " + part);
     out.files.push_back(MappedFile::open(names[i]));
-    parts.push_back(parse_gguf(out.files.back()->view()));
+    parts.push_back(parse_gguf(out.files.back()->view(), part + "; download the file again"));
   }
   out.gguf = join_parts(std::move(parts));
   return out;

@@ -15,8 +15,8 @@
 namespace riffle::grammar {
 namespace {
 
-constexpr size_t kDeepest = 100;            // nesting of values
-constexpr size_t kMostValues = 2000000;     // values in the schema's text
+// Limits of the schema's text.
+constexpr JsonLimits kLimits{.depth = 100, .values = 2000000, .count_all = true, .exact = true};
 constexpr size_t kMostRules = 100000;       // different subschemas
 constexpr int64_t kMostMultiples = 100000;  // numbers that are listed one by one
 constexpr int64_t kMostRemainders = 1000;   // remainders of a division digit by digit
@@ -24,29 +24,15 @@ constexpr int64_t kMostRemainders = 1000;   // remainders of a division digit by
 Json parse(std::string_view text) {
   Reader reader(text);  // checks UTF-8
   try {
-    return parse_json(text,
-                      {.depth = kDeepest, .values = kMostValues, .count_all = true, .exact = true});
+    return parse_json(text, kLimits);
   } catch (const JsonError& error) {
-    switch (error.kind) {
-      case JsonError::TOO_DEEP:
-        fail(RIFFLE_UNSUPPORTED,
-             "the schema: found values nested deeper than %zu levels, expected at most that many",
-             kDeepest);
-      case JsonError::KEY_TWICE:
-        throw Error(RIFFLE_BAD_ARGUMENT, "found the key \"" + json_string(error.text) +
-                                             "\" twice in one object, expected it once");
-      case JsonError::TOO_MANY:
-        fail(RIFFLE_UNSUPPORTED,
-             "the schema: found more than %zu values, expected at most that many; use a smaller "
-             "schema",
-             kMostValues);
-      case JsonError::NUMBER_TOO_LARGE:
-        fail(RIFFLE_BAD_ARGUMENT,
-             "the schema: found a number that riffle does not hold, expected whole numbers of at "
-             "most 64 bits, or numbers of at most 1.8e308");
-      case JsonError::SYNTAX:
-        reader.go_to(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()));
+    if (error.kind != JsonError::SYNTAX) {
+      const bool large = error.kind == JsonError::TOO_DEEP || error.kind == JsonError::TOO_MANY;
+      throw Error(large ? RIFFLE_UNSUPPORTED : RIFFLE_BAD_ARGUMENT,
+                  "the schema: " + text_of(error, kLimits));
     }
+    // Grammars and schemas name places as line and column.
+    reader.go_to(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()));
     reader.expected("JSON");
   }
 }

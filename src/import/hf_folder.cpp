@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "formats/gguf.h"
 #include "formats/hf_files.h"
 #include "formats/safetensors.h"
 #include "import/draft.h"
@@ -112,8 +113,7 @@ Draft draft_from_folder(const std::string& folder, const LoadProgress& progress)
   parts.format = "safetensors";
   const Family* family = nullptr;
   if (::access((folder + "/config.json").c_str(), F_OK) != 0 && errno == ENOENT)
-    bad_model(folder, "", "a folder with neither a .gguf file nor a config.json",
-              "a GGUF file or the folder of a Hugging Face model");
+    bad_model(folder, "", "a folder with neither a .gguf file nor a config.json", kModelFormats);
   config = config_from_json(MappedFile::open(folder + "/config.json")->view(), &family);
   config.name = last_part(folder);
   TensorTable table;

@@ -17,7 +17,7 @@ constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
 // Facts collected while a body is read, and checked at its end.
 struct Body {
   Request& request;
-  bool prompt = false, messages = false, limited = false, seeded = false, penalised = false;
+  bool prompt = false, messages = false, seeded = false, penalised = false;
   bool effort = false;      // reasoning_effort is given
   int switched = 0;         // fields that switch reasoning on or off
   bool everything = false;  // vLLM's repetition penalty counts all tokens
@@ -99,11 +99,12 @@ void read_model(const Fields& f, const std::string& field, const Json& value, Bo
 }
 
 void read_max_tokens(const Fields& f, const std::string& field, const Json& value, Body& body) {
-  if (std::exchange(body.limited, true))
+  GenerateOptions& answer = body.request.answer;
+  if (answer.limit_field)
     f.fail(kWrongValue, field,
            "fields body.max_tokens and body.max_completion_tokens are both given, expected one");
-  body.request.answer.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
-  body.request.answer.max_tokens_asked = true;
+  answer.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
+  answer.limit_field = field.ends_with(".max_tokens") ? "max_tokens" : "max_completion_tokens";
 }
 
 void set_sampling(const Fields& f, const std::string& field, const Json& value, Body& body,

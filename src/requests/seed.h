@@ -11,7 +11,7 @@ uint64_t draw_seed();
 // Returns seed number n (from 1) derived from `seed` (riffle_derived_seed).
 uint64_t derived_seed(uint64_t seed, uint64_t n);
 
-// Returns 104 random bits as 26 to 28 hexadecimal digits, so that no two ids anywhere are equal.
+// Returns 106 random bits as 26 to 28 hexadecimal digits, so that no two ids anywhere are equal.
 std::string random_id();
 
 }  // namespace riffle::requests

@@ -158,12 +158,12 @@ std::vector<ChatCall> parse_calls(const Fields& f, const std::string& field, con
     if (!arguments) f.missing(within + ".arguments");
     call.text = f.plain_text(within + ".arguments", *arguments);
     if (call.text.empty()) call.text = "{}";
+    constexpr JsonLimits kLimits{.depth = kMaxNesting, .values = kMaxValues};
     try {
-      call.arguments = parse_json(call.text, {.depth = kMaxNesting, .values = kMaxValues});
+      call.arguments = parse_json(call.text, kLimits);
     } catch (const JsonError& e) {
       f.fail(kWrongValue, within + ".arguments",
-             "field " + within + ".arguments is not valid JSON: " + e.text +
-                 ", expected the text of an object");
+             "field " + within + ".arguments: " + text_of(e, kLimits));
     }
     if (!call.arguments.is_object())
       f.wrong(within + ".arguments", *arguments, "the text of an object");

@@ -217,8 +217,8 @@ std::string json_string(std::string_view text, bool ascii) {
 
 namespace {
 
-// Returns the place of the token that ends at byte `last`.
-size_t token_begin(std::string_view text, size_t last) {
+// Returns the place of the word or string that ends at byte `last`.
+size_t word_begin(std::string_view text, size_t last) {
   size_t at = last;
   if (text[last] != '"') {
     constexpr std::string_view kBetween = " \t\r\n,:[]{}\"";
@@ -252,21 +252,54 @@ JsonError syntax_error(std::string_view text, size_t n_read, std::string_view wh
   what = what.substr(0, what.find("; last read"));
   const auto says = [&](std::string_view words) { return what.find(words) != what.npos; };
   size_t at = n_read > 0 ? n_read - 1 : 0;
-  if (at < text.size() && says("unexpected") && says("literal")) at = token_begin(text, at);
+  if (at < text.size() && says("unexpected") && says("literal")) at = word_begin(text, at);
   at = std::min(at, text.size());
   std::string found = shown_char(text, at);
   if (says("surrogate")) found = "half of a surrogate pair";
   else if (says("UTF-8") && at < text.size())
-    found = format("the byte 0x%02x, which is not UTF-8", static_cast<unsigned char>(text[at]));
+    found = format("invalid UTF-8 (0x%02x)", static_cast<unsigned char>(text[at]));
   else if (says("invalid string")) found += " in a string";
-  found = "found " + found + format(" at byte %zu", at + 1);
   const auto breaks =
       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-  if (breaks > 0) found += format(", line %zu", static_cast<size_t>(breaks) + 1);
+  found += breaks > 0 ? format(" in line %zu (byte %zu of the text)",
+                               static_cast<size_t>(breaks) + 1, at + 1)
+                      : format(" at byte %zu", at + 1);
   return {JsonError::SYNTAX, at + 1, found};
 }
 
+// Returns text that has room in an error: cut before a character.
+std::string short_text(const std::string& text) {
+  size_t n = 60;
+  if (text.size() <= n) return text;
+  while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
+  return text.substr(0, n) + "...";
+}
+
 }  // namespace
+
+JsonErrorWords words_of(const JsonError& error, const JsonLimits& limits) {
+  switch (error.kind) {
+    case JsonError::SYNTAX: break;
+    case JsonError::NUMBER_TOO_LARGE:
+      return {"the number " + short_text(error.text),
+              limits.exact ? "a whole number of at most 64 bits, or one from -1.8e308 to 1.8e308"
+                           : "a number from -1.8e308 to 1.8e308"};
+    case JsonError::TOO_DEEP:
+      return {format("values nested deeper than %zu levels", limits.depth),
+              format("at most %zu", limits.depth)};
+    case JsonError::TOO_MANY:
+      return {format("more than %zu values", limits.values), format("at most %zu", limits.values)};
+    case JsonError::KEY_TWICE:
+      return {"the key \"" + json_string(short_text(error.text)) + "\" twice in one object",
+              "it once"};
+  }
+  return {error.text, "JSON"};
+}
+
+std::string text_of(const JsonError& error, const JsonLimits& limits) {
+  const auto [found, expected] = words_of(error, limits);
+  return "found " + found + ", expected " + expected;
+}
 
 // Takes the events of nlohmann's parser (its names).
 class JsonBuilder {
@@ -309,10 +342,10 @@ class JsonBuilder {
     return close();
   }
   bool end_array() { return close(); }
-  // byte: the number of bytes read.
-  bool parse_error(size_t byte, const std::string&, const nlohmann::json::exception& e) {
+  // byte: the number of bytes read; last: what was read last.
+  bool parse_error(size_t byte, const std::string& last, const nlohmann::json::exception& e) {
     if (!dynamic_cast<const nlohmann::json::parse_error*>(&e))
-      throw JsonError{JsonError::NUMBER_TOO_LARGE, byte, e.what(), path()};
+      throw JsonError{JsonError::NUMBER_TOO_LARGE, byte, last, path()};
     throw syntax_error(text_, byte, e.what());
   }
   // Called at the end of the text.

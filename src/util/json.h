@@ -114,10 +114,18 @@ struct JsonLimits {
 struct JsonError {
   enum Kind { SYNTAX, NUMBER_TOO_LARGE, TOO_DEEP, TOO_MANY, KEY_TWICE } kind;
   size_t byte;            // SYNTAX: the first wrong byte, from 1; behind the text if it ends early
-  std::string text;       // SYNTAX: "found 'x' at byte 3"; NUMBER_TOO_LARGE: what is wrong;
+  std::string text;       // SYNTAX: "'x' at byte 3"; NUMBER_TOO_LARGE: the number;
                           // KEY_TWICE: the key
   std::string path = {};  // NUMBER_TOO_LARGE, KEY_TWICE: keys that lead there, such as "a.b"
 };
+
+// The parts of an error text about a JsonError. limits: those of the call that threw it.
+struct JsonErrorWords {
+  std::string found, expected;
+};
+JsonErrorWords words_of(const JsonError& error, const JsonLimits& limits);
+// Returns the error text without its place: "found 'x' at byte 3, expected JSON".
+std::string text_of(const JsonError& error, const JsonLimits& limits);
 
 // Parses one JSON value in UTF-8. Keys of an object must differ; a key that is given twice is
 // reported after the rest has been read. A number beyond the range of double is an error. The

@@ -4,29 +4,19 @@ namespace riffle {
 
 namespace {
 
-constexpr size_t kMaxDepth = 32;
-constexpr size_t kMaxValues = 2'000'000;
-
-[[noreturn]] void refuse(const FileView& file, const char* field, const JsonError& error) {
-  switch (error.kind) {
-    case JsonError::TOO_DEEP:
-      bad_model(file.name, field, "JSON nested too deep",
-                "at most " + std::to_string(kMaxDepth) + " levels");
-    case JsonError::TOO_MANY:
-      bad_model(file.name, field, "too many JSON values", "at most " + std::to_string(kMaxValues));
-    case JsonError::KEY_TWICE: bad_model(file.name, error.text, "the JSON key twice", "once");
-    default: bad_model(file.name, field, error.text, "JSON");
-  }
-}
+constexpr JsonLimits kLimits{.depth = 32, .values = 2'000'000, .sorted = true};
 
 }  // namespace
 
 Json parse_json_object(const FileView& file, std::string_view text, const char* field) {
   Json out;
   try {
-    out = parse_json(text, {.depth = kMaxDepth, .values = kMaxValues, .sorted = true});
+    out = parse_json(text, kLimits);
   } catch (const JsonError& error) {
-    refuse(file, field, error);
+    const auto [found, expected] = words_of(error, kLimits);
+    const std::string place = field;
+    const char* const colon = place.empty() || error.path.empty() ? "" : ": ";
+    bad_model(file.name, place + colon + error.path, found, expected);
   }
   if (!out.is_object())
     bad_model(file.name, field, std::string("JSON of type ") + out.type_name(), "an object");

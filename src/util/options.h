@@ -252,9 +252,9 @@ enum class ReasoningRule : int32_t { NONE = 0, ALLOWED = 1, BEGUN = 2 };
 
 struct GenerateOptions {
   int32_t max_tokens = -1;  // -1: until the context is full
-  // max_tokens comes from the request itself: it is refused if the context cannot hold its prompt
-  // and that many tokens. A limit from a flag only ends the answer.
-  bool max_tokens_asked = false;
+  // The request's own field that set max_tokens, as errors name it: the request is refused if the
+  // context cannot hold its prompt and max_tokens. Null: a flag set it, which only ends the answer.
+  const char* limit_field = nullptr;
   Sampling sampling;
   std::vector<std::string> stop;  // the answer ends before the first one found
   bool ignore_eos = false;        // continue after the model's end tokens

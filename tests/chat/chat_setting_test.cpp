@@ -104,7 +104,7 @@ TEST_CASE("a model's chat template is its own or the one that is set by name", "
       const std::string lacks = set.err;
       CHECK(lacks.starts_with(std::string("chat-template: found ") + name +
                               ", which needs the token <|"));
-      CHECK(lacks.find("expected a format whose tokens it has: llama2, inst, ") !=
+      CHECK(lacks.find("expected a template whose tokens the model has: llama2, inst, ") !=
             std::string::npos);
     }
     CHECK(names >= 10);

@@ -688,8 +688,8 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
     refused(chat, {{"assistant", " ", ""}}, "only empty messages of the assistant");
   }
   for (const char* name : {"inst", "llama2", "chatml"}) {
-    refused(named(name), {assistant, user}, "message 0 has role 'assistant', expected 'user'");
-    refused(named(name), {user, user}, "message 1 has role 'user', expected 'assistant'");
+    refused(named(name), {assistant, user}, "messages[0] has role 'assistant', expected 'user'");
+    refused(named(name), {user, user}, "messages[1] has role 'user', expected 'assistant'");
     refused(named(name), {user, assistant, {"tool", "c", ""}}, "'tool'");
   }
   refused(named("inst"), {system, user}, "'system'");
@@ -697,7 +697,7 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
   // An own template says what it takes; what it drops without a word is an error.
   CHECK(text_of(*tokenizer, ChatTemplate(kChatML), {user, user}).size() > 20);
   refused(ChatTemplate(kInst), {system, user}, "does not print system messages");
-  refused(ChatTemplate("{{ messages[0].content }}"), {user, assistant, user}, "message 2");
+  refused(ChatTemplate("{{ messages[0].content }}"), {user, assistant, user}, "messages[2]");
   CHECK(text_of(*tokenizer, ChatTemplate(kInst), {{"system", " \n", ""}, user}) ==
         "<s>[INST] u [/INST]");
   refused(ChatTemplate("{{ raise_exception('Roles must\nalternate, ' ~ messages[0].content) }}"),
@@ -708,8 +708,14 @@ TEST_CASE("conversations that cannot be are errors that name the message", "[cha
               tokens_of(*tokenizer, kInst, {{"user", "ab\xFF", ""}});
             },
             &said) == RIFFLE_BAD_TEXT);
-  CHECK(said == "message 0 is not UTF-8: invalid sequence at byte 2");
+  CHECK(said == "messages[0].content is not UTF-8: invalid sequence at byte 2");
   CHECK(status_of([&] {
           tokens_of(*tokenizer, kInst, {user, {"assistant", "a", "\xC0"}, user});
         }) == RIFFLE_BAD_TEXT);
+  CHECK(status_of(
+            [&] {
+              tokens_of(*tokenizer, kInst, {{"us\xFF", "a", ""}});
+            },
+            &said) == RIFFLE_BAD_TEXT);
+  CHECK(said == "messages[0].role is not UTF-8: invalid sequence at byte 2");
 }

@@ -28,8 +28,8 @@ def with_a_template(_):
     r = riffle(*ASK, "--chat-template", "inst")
     check(r.out == chat.out, "a template by name", r)
     r = riffle("chat", "--chat-template", "chatml", *SMALL, stdin=b"Hi.\n")
-    check(one_line_error(r, 2, "--chat-template: found chatml, which needs the token <|im_start|>, but the model's vocabulary has "
-                               "no such token; expected a format whose tokens it has: llama2, inst, "), "a format whose tokens the model lacks, at the start", r)
+    check(one_line_error(r, 2, "--chat-template: found chatml, which needs the token <|im_start|>, expected a template "
+                               "whose tokens the model has: llama2, inst, "), "a format whose tokens the model lacks, at the start", r)
     system = riffle(*ASK, "--system", "Be brief.")
     same = riffle(*ASK, "--system", "Be brief.", "--chat")
     joined = riffle(*ASK[:ASK.index("-p") + 1], "Be brief.\n\n" + ASK[ASK.index("-p") + 1],
@@ -205,8 +205,13 @@ def effort(folder):
     check(r.code == 0 and r.out.decode().strip() == levels["high"][0].strip() and b"no effect" not in r.err,
           "chat --think=high", (r, levels))
     r = riffle(*ASK, "-m", model, "--think")
-    check(b"[--think has no effect: the chat template does not use enable_thinking; it uses reasoning_effort"
-          in r.err, "--think without a level says what the template asks for", r)
+    check(b"[--think has no effect: the chat template does not use enable_thinking but reasoning_effort; use "
+          b"--think=low, medium or high]" in r.err, "--think without a level says what the template asks for", r)
+    r = riffle("chat", "-m", model, *SMALL, stdin=b"/think on\n/think off\n")
+    ignored = b", without effect: the chat template does not use enable_thinking but reasoning_effort; type /think low"
+    check(b"[thinking: on" + ignored + b", medium or high]" in r.err
+          and b"[thinking: off" + ignored + b" for the shortest reasoning]" in r.err,
+          "chat names the command that sets a level", r)
     r = riffle(*ASK, "--think=high")
     check(r.out == plain.out and r.err.count(b"no effect") == 1
           and b"[the reasoning effort high has no effect: the chat template does not use reasoning_effort]" in r.err,

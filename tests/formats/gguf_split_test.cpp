@@ -101,6 +101,10 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
         [&](const TempDir& temp) { std::filesystem::remove(name_of(temp, gone)); }, gone % 3 + 1,
         RIFFLE_IO);
   }
+  refused(
+      {"tiny-00002-of-00003.gguf: found a file that begins with \"no part\", expected part 2 of "
+       "3 of a split model; download the file again"},
+      put(2, "no part"));
   refused({"tiny-00002-of-00003.gguf", "split.no", "found 2", "expected 1"},
           put(2, part_of(tiny, 1, 3, {.no = 2})));
   refused({"tiny-00002-of-00003.gguf", "split.count", "found 4"},

@@ -58,6 +58,23 @@ TEST_CASE("a session whose runs overlap is refused", "[kv][session_file]") {
 }
 
 // Holes take no room on a disk, so the file's size bounds nothing.
+TEST_CASE("a session that was cut is refused with its size and the cause", "[kv][session_file]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  CraftedSession s;
+  s.write(path);
+  REQUIRE(::truncate(path.c_str(), static_cast<off_t>(6 * disk::kPage)) == 0);
+  std::string said;
+  try {
+    SessionFile::open(path);
+  } catch (const Error& e) {
+    said = e.what();
+  }
+  CHECK(said == path + ": found " + std::to_string(6 * disk::kPage) + " bytes, expected " +
+                    std::to_string(7 * disk::kPage) +
+                    " bytes: the file was cut; restore it from a copy");
+}
+
 TEST_CASE("a session of terabytes of holes is refused without reading them", "[kv][session_file]") {
   const uint64_t far = uint64_t(1) << 42;
   CraftedSession s;

@@ -404,7 +404,7 @@ def test_errors_have_the_text_of_the_library(riffle, model, tmp_path):
     assert isinstance(error.value, riffle.Error) and error.value.status
     (tmp_path / "bad.gguf").write_bytes(b"no model")
     (tmp_path / "empty").mkdir()
-    formats = "expected a GGUF file or the folder of a Hugging Face model"
+    formats = "expected a GGUF file or a Hugging Face folder"
     for name, found in (("bad.gguf", 'a file that begins with "no model"'), ("empty", "a folder with neither")):
         with pytest.raises(riffle.BadModel, match=f"{found}.*, {formats}") as error:
             riffle.Model(tmp_path / name)

@@ -99,8 +99,8 @@ def test_a_response_format_is_kept(server):
 @pytest.mark.parametrize(
     "body, status, code, words",
     [
-        (b'{"prompt": ', 400, None, "not valid JSON: found the end of the text at byte 12"),
-        (b'{"prompt":\n "a" "b"}', 400, None, "not valid JSON: found '\"' at byte 17, line 2"),
+        (b'{"prompt": ', 400, None, "found the end of the text at byte 12, expected JSON"),
+        (b'{"prompt":\n "a" "b"}', 400, None, "found '\"' in line 2 (byte 17 of the text), expected JSON"),
         (b'{"prompt": "\xff"}', 400, None, "UTF-8"),
         (b"[]", 400, None, "object"),
         (b"", 400, None, "JSON"),
@@ -133,6 +133,8 @@ def test_a_bad_request_gets_openais_error(server, body, status, code, words):
     "path, fields, param",
     [
         ("completions", {"prompt": "a", "max_tokens": 4095}, "max_tokens"),
+        ("completions", {"prompt": "a", "max_completion_tokens": 4095}, "max_completion_tokens"),
+        ("completions", {"prompt": [5] * 4096, "max_tokens": 1}, "prompt"),
         ("completions", {"prompt": " x" * 5000, "max_tokens": 1}, "prompt"),
         ("chat/completions", {"messages": [{"role": "user", "content": " x" * 5000}]}, "messages"),
     ],
@@ -141,6 +143,7 @@ def test_an_error_names_the_field_that_needs_a_longer_context(server, path, fiel
     status, answer = server.post("/v1/" + path, fields)
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
     assert answer["error"]["param"] == param
+    assert (param if "max" in param else "the prompt") in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -305,11 +308,14 @@ def test_flags_that_are_wrong_are_named(model_path, tmp_path, server):
         assert flag in help_text.stdout, flag
     (tmp_path / "empty").write_text("\n")
     for flags, code, words in (
-        ([], 2, "-m MODEL is missing"),
-        (["-m", model_path, "--prot", "80"], 2, "unknown flag --prot; did you mean --port?"),
-        (["-m", model_path, "--gpu_memm=8G"], 2, "unknown flag --gpu_memm; did you mean --gpu-mem?"),
+        ([], 2, "-m: found no model, expected a GGUF file or a Hugging Face folder"),
+        (["-m", model_path, "--prot", "80"], 2, "found the unknown flag --prot; did you mean --port?"),
+        (["-m", model_path, "--gpu_memm=8G"], 2, "found the unknown flag --gpu_memm; did you mean --gpu-mem?"),
+        (["-m", model_path, "--zq", "1", "--prot", "80"], 2,
+         "found the unknown flags --zq, --prot (did you mean --port?); --help lists all flags"),
         (["-m", model_path, "serve"], 2, "found 'serve', expected a flag"),
-        (["-m", model_path, "--ctx", "many"], 2, "-c: 'many': expected"),
+        (["-m", model_path, "--ctx", "many"], 2, "--ctx: 'many': expected"),
+        (["-m", model_path, "-c", "many"], 2, "-c: 'many': expected"),
         (["-m", model_path, "--top-p", "9"], 2, "--top-p"),
         (["-m", model_path, "--isa", "neon" if os.uname().machine != "aarch64" else "avx2"], 1,
          "riffle-serve: --isa: found "),

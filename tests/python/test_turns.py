@@ -18,7 +18,7 @@ class Interrupt:
         self.file, self.left, self.raised, self.before = module.__file__, n, False, {}
 
     def __enter__(self):
-        # A collection while opcodes are traced makes some versions of Python (3.11.7) crash.
+        # A garbage collection while opcodes are traced crashes Python 3.11.7.
         gc.disable()
         sys.settrace(self.trace)
 

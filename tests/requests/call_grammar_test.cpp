@@ -171,9 +171,17 @@ TEST_CASE("schemas that calls without JSON cannot have are refused", "[requests]
                     *format)
                 .starts_with("function \"f\", parameters: found " + std::string(word)));
   }
-  CHECK(
-      refusal(object(R"("a":{"type":"array","items":{"type":"null"},"prefixItems":[{}]})"), gemma())
-          .find("found prefixItems") != std::string::npos);
+  const std::string why =
+      ", which riffle cannot enforce for this model (it does not write calls as JSON); ";
+  const std::string f = "function \"f\", parameters";
+  CHECK(refusal(R"({"type":"object","properties":{"a":{}},"minProperties":3})", xml()) ==
+        f + ": found minProperties 3" + why + "remove it");
+  CHECK(refusal(object(R"("a":{"type":"string","not":{}})"), xml()) ==
+        f + "/properties/a: found not" + why + "remove it");
+  CHECK(refusal(object(R"("a":{"type":"array","items":{"type":"null"},"prefixItems":[{}]})"),
+                gemma()) == f + "/properties/a: found prefixItems" + why + "remove it");
+  CHECK(refusal(object(R"("a":{"minimum":3})"), gemma()) ==
+        f + "/properties/a: found a value without type, enum or const" + why + "add one of them");
 }
 
 TEST_CASE("schemas of the wrong form are refused, in every syntax of calls", "[requests]") {

@@ -111,8 +111,11 @@ TEST_CASE("a refusal names the field as OpenAI does", "[requests]") {
   CHECK(refusal("{" + std::string(kUser) + "}", RIFFLE_REQUEST_COMPLETION) ==
         "messages|invalid_value|field body.messages is given, expected body.prompt for a "
         "completion");
-  CHECK(refusal("[") == "||not valid JSON: found the end of the text at byte 2");
-  CHECK(refusal("{\"a\":1,\"a\":2}") == "||field \"a\" is given twice, expected it once");
+  CHECK(refusal("[") == "||found the end of the text at byte 2, expected JSON");
+  CHECK(refusal("{\"a\":1,\"a\":2}") ==
+        "||field \"a\": found the key \"a\" twice in one object, expected it once");
+  CHECK(refusal("{\"a\":{\"b\":1e999}}") ==
+        "||field \"a.b\": found the number 1e999, expected a number from -1.8e308 to 1.8e308");
   CHECK(refusal("[]") == "||the text is a JSON array, expected an object");
   CHECK(refusal("{\"a\":\"\xff\"}") == "||byte 7 is not valid UTF-8");
   CHECK(refusal(std::string(1000, '[')) ==
@@ -153,8 +156,17 @@ TEST_CASE("fields of tools are checked", "[requests]") {
             .starts_with("messages[1].tool_calls|invalid_value|"));
   CHECK(messages(call + R"({"name":"f","arguments":"{"}}]},{"role":"user","content":"x"})") ==
         "messages[1].tool_calls[0].function.arguments|invalid_value|field body.messages[1]."
-        "tool_calls[0].function.arguments is not valid JSON: found the end of the text at byte 2, "
-        "expected the text of an object");
+        "tool_calls[0].function.arguments: found the end of the text at byte 2, expected JSON");
+  CHECK(messages(call + R"({"name":"f","arguments":"{\"a\":1,\"a\":2}"}}]},)"
+                        R"({"role":"user","content":"x"})") ==
+        "messages[1].tool_calls[0].function.arguments|invalid_value|field body.messages[1]."
+        "tool_calls[0].function.arguments: found the key \"a\" twice in one object, expected it "
+        "once");
+  CHECK(messages(call + R"({"name":"f","arguments":")" + std::string(200, '[') +
+                 R"("}}]},{"role":"user","content":"x"})") ==
+        "messages[1].tool_calls[0].function.arguments|invalid_value|field body.messages[1]."
+        "tool_calls[0].function.arguments: found values nested deeper than 128 levels, expected at "
+        "most 128");
   CHECK(messages(R"({"role":"assistant","content":null})") ==
         "messages[1].content|invalid_value|field body.messages[1].content is null, expected a "
         "string or a list of parts of type text");

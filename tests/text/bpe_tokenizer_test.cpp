@@ -437,7 +437,7 @@ TEST_CASE("tokenizer.json: damage is told by field", "[tokenizer][bpe]") {
       {"special_tokens", "<s>"});
   std::string deep = "{\"model\":";
   for (int i = 0; i < 1000; i++) deep += "{\"a\":";
-  expect_error(RIFFLE_BAD_MODEL, {"nested too deep"}, [&] { from_json(deep); });
+  expect_error(RIFFLE_BAD_MODEL, {"nested deeper than 32 levels"}, [&] { from_json(deep); });
   const std::string whole = small_spec().dump();
   for (size_t n = 0; n < whole.size(); n += 97) {
     expect_error(RIFFLE_BAD_MODEL, {"tokenizer.json"}, [&] { from_json(whole.substr(0, n)); });

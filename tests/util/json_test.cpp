@@ -8,6 +8,8 @@
 #include <random>
 #include <type_traits>
 
+#include "riffle_text.h"
+
 using namespace riffle;
 
 namespace {
@@ -182,20 +184,20 @@ TEST_CASE("JSON: errors name the character and its place", "[json]") {
     const char* found;
   };
   for (const auto& [text, byte, found] : std::initializer_list<Wrong>{
-           {"", 1, "found the end of the text at byte 1"},
-           {"{\"a\":1", 7, "found the end of the text at byte 7"},
-           {"[1,\n x]", 6, "found 'x' at byte 6, line 2"},
-           {"[1,\n\n2 3]", 8, "found '3' at byte 8, line 3"},
-           {"{\"a\":1 \"b\\\"c\"}", 8, "found '\"' at byte 8"},  // the string's beginning
-           {"[1 25]", 4, "found '2' at byte 4"},
-           {"[1 true]", 4, "found 't' at byte 4"},
-           {"{x:1}", 2, "found 'x' at byte 2"},
-           {"[nul]", 5, "found ']' at byte 5"},
-           {"[\"a\tb\"]", 4, "found a tab in a string at byte 4"},
-           {"[\"a\n\"]", 4, "found a line break in a string at byte 4"},
-           {"[é]", 2, "found 'é' at byte 2"},
-           {"[\"\\ud800\"]", 9, "found half of a surrogate pair at byte 9"},
-           {"[\"\xff\"]", 3, "found the byte 0xff, which is not UTF-8 at byte 3"}}) {
+           {"", 1, "the end of the text at byte 1"},
+           {"{\"a\":1", 7, "the end of the text at byte 7"},
+           {"[1,\n x]", 6, "'x' in line 2 (byte 6 of the text)"},
+           {"[1,\n\n2 3]", 8, "'3' in line 3 (byte 8 of the text)"},
+           {"{\"a\":1 \"b\\\"c\"}", 8, "'\"' at byte 8"},  // the string's beginning
+           {"[1 25]", 4, "'2' at byte 4"},
+           {"[1 true]", 4, "'t' at byte 4"},
+           {"{x:1}", 2, "'x' at byte 2"},
+           {"[nul]", 5, "']' at byte 5"},
+           {"[\"a\tb\"]", 4, "a tab in a string at byte 4"},
+           {"[\"a\n\"]", 4, "a line break in a string at byte 4"},
+           {"[é]", 2, "'é' at byte 2"},
+           {"[\"\\ud800\"]", 9, "half of a surrogate pair at byte 9"},
+           {"[\"\xff\"]", 3, "invalid UTF-8 (0xff) at byte 3"}}) {
     INFO(text);
     try {
       parse_json(text, kLimits);
@@ -205,4 +207,45 @@ TEST_CASE("JSON: errors name the character and its place", "[json]") {
       CHECK(error.text == found);
     }
   }
+}
+
+TEST_CASE("JSON: one text for each kind of error", "[json]") {
+  const auto says = [](std::string_view text, const JsonLimits& limits) {
+    try {
+      parse_json(text, limits);
+    } catch (const JsonError& error) {
+      return text_of(error, limits);
+    }
+    return std::string("no error");
+  };
+  JsonLimits limits{.depth = 3, .values = 4};
+  CHECK(says("[x]", limits) == "found 'x' at byte 2, expected JSON");
+  CHECK(says("[1e999]", limits) ==
+        "found the number 1e999, expected a number from -1.8e308 to 1.8e308");
+  CHECK(says("[" + std::string(400, '9') + "]", limits) ==
+        "found the number " + std::string(60, '9') +
+            "..., expected a number from -1.8e308 to 1.8e308");
+  CHECK(says("[[[[", limits) == "found values nested deeper than 3 levels, expected at most 3");
+  CHECK(says("[1,2,3,4]", limits) == "found more than 4 values, expected at most 4");
+  CHECK(says("{\"a\":1,\"a\":2}", limits) ==
+        "found the key \"a\" twice in one object, expected it once");
+  limits.exact = true;
+  CHECK(says("[18446744073709551616]", limits) ==
+        "found the number 18446744073709551616, expected a whole number of at most 64 bits, or one "
+        "from -1.8e308 to 1.8e308");
+}
+
+TEST_CASE("riffle_check_json: keys may be given twice, numbers beyond a double are refused",
+          "[json]") {
+  const auto says = [](const std::string& text) {
+    char err[256] = "";
+    const bool valid = riffle_check_json(text.data(), text.size(), err, sizeof err);
+    CHECK(valid == !*err);
+    return std::string(err);
+  };
+  CHECK(says("{\"a\":1,\"a\":2}").empty());
+  CHECK(says("[\n1,\n}") == "found '}' in line 3 (byte 6 of the text), expected JSON");
+  CHECK(says("1e999") == "found the number 1e999, expected a number from -1.8e308 to 1.8e308");
+  CHECK(says(std::string(257, '[')) ==
+        "found values nested deeper than 256 levels, expected at most 256");
 }

@@ -212,12 +212,12 @@ Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, 
 top_k, top_p, min_p, seed, stop, ignore_eos, reasoning_effort (low, medium, high; none: no
 reasoning), chat_template_kwargs with enable_thinking and reasoning_effort (both only if the
 template uses them), tools and tool_choice (calls are in tool_calls). Other fields of OpenAI and
-vLLM are accepted if they change nothing (stream false), ignored with a notice if no answer depends on them (user, metadata), and refused if
-the answer would change; man riffle-batch has the table. A message has role and content; an
-assistant's may also have reasoning_content, and if it comes last, it is continued. A list of
-prompts gets a choice for each. A flag sets a field for the lines that leave it out. The loaded
-model answers all lines, whatever model they name. A bad line gets an error record, and the other
-lines are answered.
+vLLM are accepted if they change nothing (stream false), ignored with a notice if no answer depends
+on them (user, metadata), and refused if the answer would change; man riffle-batch has the table. A
+message has role and content; an assistant's may also have reasoning_content, and if it comes last,
+it is continued. A list of prompts gets a choice for each. A flag sets a field for the lines that
+leave it out. The loaded model answers all lines, whatever model they name. A bad line gets an error
+record, and the other lines are answered.
 A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
 A model's reasoning is in reasoning_content, next to content.
 response.body has the fields of OpenAI's records, and riffle: finish, seed, tokens reused, KV read,

@@ -16,15 +16,16 @@ BatchError refusal_of(const riffle_request* request, size_t line_number) {
   return {reason, line, custom_id};
 }
 
-// Returns what to do with a file of JSON that is not one object a line; "": the line shows none.
-static std::string advice_for(std::string_view line) {
+// Names the form of a batch file in the error of a line that begins an array, or an object over
+// several lines.
+static std::string with_form(const std::string& error, std::string_view line) {
   const size_t begin = line.find_first_not_of(" \t");
   const std::string_view text = line.substr(std::min(begin, line.size()));
-  const char* const jq = text.starts_with("[") ? "jq -c '.[]'" : text == "{" ? "jq -c ." : "";
-  return *jq ? std::string("; a batch file has one object on each line: ") + jq +
-                   " FILE >FILE.jsonl writes a JSON " + (text == "{" ? "text" : "array") +
-                   " in that form"
-             : "";
+  const bool array = text.starts_with("[");
+  if (!array && text != "{") return error;
+  return error.substr(0, error.rfind(", expected ")) + ", expected one object on each line; to " +
+         (array ? "convert an array: jq -c '.[]'" : "join the lines of each object: jq -c .") +
+         " FILE >FILE.jsonl";
 }
 
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,
@@ -41,7 +42,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   if (!handle) throw std::bad_alloc();
   if (status != RIFFLE_OK) {
     BatchError error = refusal_of(made, line_number);
-    if (error.code == "bad_json") error.message += advice_for(line);
+    if (error.code == "bad_json") error.message = with_form(error.message, line);
     throw error;
   }
   Facts info(riffle_request_info(made));

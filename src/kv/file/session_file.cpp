@@ -82,7 +82,8 @@ class Reader {
     if (newest.generation == 0)
       bad("save", "bytes that do not match their checksum", "an undamaged file");
     if (newest.end > source_.size)
-      bad("", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
+      bad("", std::to_string(source_.size) + " bytes",
+          std::to_string(newest.end) + " bytes: the file was cut; restore it from a copy");
     // A save ends at the end of the file. If this one does, the damaged one is older and of no use.
     c_.newest_damaged = damaged && newest.end < source_.size;
     return newest;
@@ -97,7 +98,7 @@ class Reader {
   void bytes(uint64_t offset, void* to, uint64_t n, const char* field) const {
     if (!inside(offset, n, source_.size))
       bad(field, format("bytes up to %llu", static_cast<unsigned long long>(offset + n)),
-          format("a file of %llu", static_cast<unsigned long long>(source_.size)));
+          format("at most %llu, the file's size", static_cast<unsigned long long>(source_.size)));
     if (!source_.read(offset, to, n))
       throw Error(RIFFLE_IO, source_.name + ": the file was shortened while it was read");
   }
@@ -122,10 +123,15 @@ class Reader {
   }
 
   void read_header() {
-    char magic[sizeof disk::kMagic] = {};
-    if (source_.size >= sizeof magic) bytes(0, magic, sizeof magic, "");
-    if (source_.size > 0 && std::memcmp(magic, disk::kMagic, sizeof magic) != 0)
-      bad("", "a file of another kind", "a session of riffle");
+    char begin[24] = {};
+    static_assert(sizeof begin >= sizeof disk::kMagic);
+    const size_t n = std::min<uint64_t>(source_.size, sizeof begin);
+    if (n > 0) bytes(0, begin, n, "");
+    if (n > 0 && std::memcmp(begin, disk::kMagic, sizeof disk::kMagic) != 0) {
+      const std::string_view text(begin, n);
+      bad("", "a file that begins with \"" + printable(text.substr(0, text.find('\n'))) + "\"",
+          "a session of riffle");
+    }
     if (source_.size < 3 * disk::kPage)
       bad("", std::to_string(source_.size) + " bytes",
           "a session of riffle, of at least " + std::to_string(3 * disk::kPage) + " bytes");

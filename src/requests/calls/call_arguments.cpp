@@ -87,10 +87,7 @@ std::vector<Parameter> Arguments::members(const Json& schema, const std::string&
   for (const char* const word :
        {"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not", "if", "dependentRequired",
         "dependentSchemas", "propertyNames", "enum", "const"})
-    if (schema.find(word))
-      refuse(place, std::string("found ") + word +
-                        ", expected an object's properties: this model does not write calls as "
-                        "JSON, so riffle cannot check this");
+    if (schema.find(word)) refuse_unenforced(place, word);
   std::vector<Parameter> out;
   const Json* const properties = schema.find("properties");
   if (properties && !properties->is_object())
@@ -113,9 +110,7 @@ std::vector<Parameter> Arguments::members(const Json& schema, const std::string&
         most && most->is_number() &&
         (limit[1] == 'i' ? most->number() > static_cast<double>(names.size())
                          : most->number() < static_cast<double>(n)))
-      refuse(place, "found " + std::string(limit) + " " + most->dump() +
-                        ", expected a limit without effect: this model does not write calls as "
-                        "JSON, so riffle cannot check this");
+      refuse_unenforced(place, std::string(limit) + " " + most->dump());
   if (!properties) return out;
   for (const auto& [name, property] : properties->members())
     out.push_back(
@@ -174,10 +169,7 @@ ExprId Arguments::matching(const Parameter& p, std::vector<grammar::CodeRange> a
 
 ExprId Arguments::text(const Parameter& p, std::string_view lead, std::string_view mark) {
   for (const char* const word : {"not", "allOf", "anyOf", "oneOf", "$ref"})
-    if (p.schema->find(word))
-      refuse(p.place, std::string("found ") + word +
-                          ", expected a string without it: this model writes strings without "
-                          "quotes");
+    if (p.schema->find(word)) refuse_unenforced(p.place, word);
   const ExprId end = e_.text(std::string(lead) + std::string(mark));
   const bool formed = p.schema->find("pattern") || p.schema->find("format");
   if (const auto listed = words(p)) {

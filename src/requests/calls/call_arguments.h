@@ -53,6 +53,14 @@ class Arguments {
     throw Error(status, "function \"" + json_string(tool_.name) + "\", parameters" +
                             json_string(place) + ": " + text);
   }
+  // Refuses a part of the schema that only JSON's grammar can enforce.
+  [[noreturn]] void refuse_unenforced(const std::string& place, const std::string& found,
+                                      const char* cure = "remove it") const {
+    refuse(place, "found " + found +
+                      ", which riffle cannot enforce for this model (it does not write calls as "
+                      "JSON); " +
+                      cure);
+  }
 
  private:
   [[noreturn]] void refused(const Error& error, const std::string& place) const {

@@ -96,9 +96,8 @@ class GemmaArguments {
     for (const char* const plain : {"integer", "number", "boolean", "null"})
       if (p.is(plain)) return arguments_.json(p.place);
     if (!type || !type->is_array())
-      arguments_.refuse(p.place,
-                        "found no type, enum or const, expected one of them: this model does not "
-                        "write calls as JSON, so riffle cannot check this");
+      arguments_.refuse_unenforced(p.place, "a value without type, enum or const",
+                                   "add one of them");
     std::vector<ExprId> ways;
     for (const Json& one : arguments_.list(*p.schema, p.place, "type"))
       ways.push_back(of_type(p, one));
@@ -193,10 +192,7 @@ class GemmaArguments {
   ExprId list(const Parameter& p) {
     for (const char* const word :
          {"prefixItems", "contains", "uniqueItems", "enum", "const", "not", "allOf", "oneOf"})
-      if (p.schema->find(word))
-        arguments_.refuse(p.place, std::string("found ") + word +
-                                       ", expected an array's items only: this model does not "
-                                       "write calls as JSON, so riffle cannot check this");
+      if (p.schema->find(word)) arguments_.refuse_unenforced(p.place, word);
     const Json* const items = p.schema->find("items");
     if (!items) arguments_.refuse(p.place, "found an array without items, expected items");
     const ExprId item = value({"", items, true, p.place + "/items"});

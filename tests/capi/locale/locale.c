@@ -86,7 +86,7 @@ void loading(FILE* out) {
   riffle_options* o = riffle_options_create();
   outcome(out, "weights", riffle_options_set(o, "weights", "Q4_I"), riffle_options_error(o));
   riffle_options_free(o);
-  /* A number out of range is shown. */
+  /* An error about a number that is out of range shows the number. */
   static const char* const wrong[] = {"\"rms_norm_eps\":-1.5", "\"rope_theta\":0.25",
                                       "\"rope_theta\":1e999", "\"num_hidden_layers\":1.5"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {

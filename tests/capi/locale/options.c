@@ -106,7 +106,7 @@ static bool on_text(void* user, const char* text, size_t text_len) {
   return fwrite(text, 1, text_len, user) == text_len;
 }
 
-/* Asks with everything that options hold besides texts. */
+/* Sets the parts of options that riffle_options_set cannot set, and asks with them. */
 void asking(FILE* out) {
   riffle_model* const model = model_of(out, folder);
   riffle_options* const o =

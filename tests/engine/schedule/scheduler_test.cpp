@@ -356,15 +356,22 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
         RIFFLE_CONTEXT_FULL);
   // A limit that a request asks for has to fit; one from elsewhere only ends the answer.
   GenerateOptions answer;
-  answer.max_tokens_asked = true;
+  answer.limit_field = "max_tokens";
   answer.max_tokens = static_cast<int32_t>(riffle_context_length(r.context)) - 2;
   CHECK(scheduler_submit(s, long_one.data(), 3, &answer, nullptr) == RIFFLE_CONTEXT_FULL);
   CHECK(std::string(riffle_context_error(r.context))
             .find("the prompt has 3 tokens and max_tokens "
                   "is ") == 0);
+  const auto n_ctx = static_cast<size_t>(riffle_context_length(r.context));
+  const std::vector<int32_t> full(n_ctx, 5);
+  answer.limit_field = "max_completion_tokens";
+  CHECK(scheduler_submit(s, full.data(), n_ctx, &answer, nullptr) == RIFFLE_CONTEXT_FULL);
+  const std::string said = riffle_context_error(r.context);
+  CHECK(said.find("tokens and max_completion_tokens is ") != said.npos);
+  CHECK(said.ends_with("; the prompt may have at most " + std::to_string(n_ctx - 1) + " tokens"));
   uint64_t id = 0;
   for (const bool asked : {true, false}) {
-    answer.max_tokens_asked = asked;
+    answer.limit_field = asked ? "max_tokens" : nullptr;
     r.check(scheduler_submit(s, long_one.data(), asked ? 2 : 3, &answer, &id));
     r.check(riffle_scheduler_cancel(s, id));
   }

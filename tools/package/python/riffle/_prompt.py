@@ -180,7 +180,7 @@ class ChatPrompt(Prompt):
         t = token.contents
         self._request.token(0, token, chunk=False)
         text, reasoning = self._request.part()
-        # Inside of a call, a token adds no text.
+        # A token inside a call adds no text, so only such a token can end a call.
         in_call = self._n_tools and (self._in_call or not (text or reasoning))
         return Piece(t.id, text, reasoning, self._logprobs(t), self._new_calls() if in_call else [])
 

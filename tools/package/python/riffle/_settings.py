@@ -14,8 +14,7 @@ from ._library import BadArgument, bool_argument, check, facts, lib, shown, unkn
 SettingValue = Union[str, int, float, bool]
 
 
-#: The names of settings in errors and notices, as name_settings sets them. The library keeps the
-#: texts' addresses, so they live as long as the process.
+#: The library reads a text until the callback is called again, so the buffers are kept here.
 _named: dict[bytes, Any] = {}
 
 

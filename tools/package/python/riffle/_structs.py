@@ -88,7 +88,7 @@ STRUCTS = [Progress, Logprob, Token, Result, LogitBias, Json, AnswerPart, ToolCa
 
 ProgressFn = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(Progress))
 TokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_size_t, POINTER(Token))
-# Returns an address: ctypes would not free the text of a c_char_p.
+# The result is an address: if it were a c_char_p, ctypes would never free the text.
 SettingNameFn = ctypes.CFUNCTYPE(c_void_p, c_char_p)
 RequestTokenFn = ctypes.CFUNCTYPE(c_bool, c_void_p, c_uint64, POINTER(Token))
 RequestEndFn = ctypes.CFUNCTYPE(None, c_void_p, c_uint64, c_int, c_void_p)

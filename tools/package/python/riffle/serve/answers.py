@@ -75,6 +75,7 @@ class Answering:
         self.loop = asyncio.get_running_loop()
         self.news = asyncio.Event()
         self._told = False  # news will be set
+        self.limit_field = ""  # the field that limits the answers, as the body has it
         self.jobs: list[AnswerJob] = []
         self.left = 0  # answers that have not ended
         self.gone = False  # the client has gone
@@ -158,6 +159,7 @@ class Answering:
                 408, f"the body did not arrive within {serving.read_timeout:g} s (--read-timeout)"
             ) from None
         request = await self.loop.run_in_executor(served.workers, self.prepare, data)
+        self.limit_field = request.info["limit_field"]
         self.jobs = self.record.jobs = request.jobs(self.on_event)
         served.admit(len(self.jobs))
         for job in self.jobs:
@@ -206,10 +208,10 @@ class Answering:
         return None
 
     def context_field(self, job: AnswerJob) -> str:
-        """The field that a context must be longer for: the prompt, unless it fits without its
-        answer."""
-        if job.n_tokens <= self.served.engine.context_length:
-            return "max_tokens"
+        """The field that must be smaller: that of the answer's length, unless the prompt leaves no
+        token for an answer. The library's text names the same field."""
+        if self.limit_field and job.n_tokens < self.served.engine.context_length:
+            return self.limit_field
         return "messages" if self.kind == C.REQUEST_CHAT else "prompt"
 
     def check(self) -> None:

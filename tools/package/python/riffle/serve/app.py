@@ -235,7 +235,8 @@ def page_file(name: str, media_type: str) -> Any:
 
 
 def api(base: str) -> list[Route]:
-    """The paths of OpenAI's API."""
+    """The paths of OpenAI's API. They are also served without the prefix /v1, as llama.cpp's
+    server does."""
     return [
         Route(base + "/chat/completions", chat_completions, methods=["POST"]),
         Route(base + "/completions", completions, methods=["POST"]),
@@ -295,7 +296,7 @@ def make_app(served: Served) -> Starlette:
             ),
         )
     app = Starlette(
-        # Without /v1 too, since clients differ in the base URL that they ask for.
+        # Clients differ in the base URL that they ask for: with /v1, or without it.
         routes=[*paths(), *api("")],
         middleware=middleware,
         exception_handlers={HTTPException: http_error, Exception: failure},

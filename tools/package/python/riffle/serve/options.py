@@ -105,7 +105,11 @@ class Setting(argparse.Action):
         super().__init__(*args, **more)
 
     def __call__(self, parser: Any, space: Any, value: Any, flag: Any = None) -> None:
-        row, checked = self.row, Options()
+        row = self.row
+        # Errors name the flag as it is typed: --ctx, not -c.
+        if flag:
+            name_settings({row["name"]: flag})
+        checked = Options()
         if self.nargs == 0:  # --no-pin turns pin off
             value = "false" if row["flag"].startswith("--no-") else "true"
         try:
@@ -156,10 +160,11 @@ def make_parser() -> argparse.ArgumentParser:
         description="Answers requests in the form of OpenAI's HTTP API. The page / shows what is "
         "loaded and what runs.",
         epilog="The base URL, such as http://127.0.0.1:8080/v1, is the only line on stdout. It is "
-        "printed as soon as requests are answered. Exit codes: 0 after SIGTERM or Ctrl-C, 1 an "
-        "error such as a port in use, 2 wrong flags, 3 a bad model file, 4 too little memory, 130 "
-        "Ctrl-C while the model is loaded. Environment: RIFFLE_MODEL is the model without -m; "
-        "RIFFLE_API_KEY is a key in addition to --api-key.",
+        "printed as soon as requests are answered. The server also answers the paths without the "
+        "prefix /v1. Exit codes: 0 after SIGTERM or Ctrl-C, 1 an error such as a port in use, 2 "
+        "wrong flags, 3 a bad model file, 4 too little memory, 130 Ctrl-C while the model is "
+        "loaded. Environment: RIFFLE_MODEL is the model without -m; RIFFLE_API_KEY is a key in "
+        "addition to --api-key.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -230,14 +235,20 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
-    """The error about a word that is no flag of this program."""
-    if not word.startswith("-"):
-        return f"found {word!r}, expected a flag"
-    flag = word.split("=")[0]
+def unknown_text(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    """The error about words that are no flags of this program, on one line."""
+    flags = [word.split("=")[0] for word in unknown if word.startswith("-")]
+    if not flags:
+        return f"found {unknown[0]!r}, expected a flag"
     words = [own.lstrip("-") for own in parser._option_string_actions if own.startswith("--")]
-    near = nearest_word(flag.lstrip("-").replace("_", "-"), words)
-    return f"unknown flag {flag}" + (f"; did you mean --{near}?" if near else "")
+    near = [nearest_word(flag.lstrip("-").replace("_", "-"), words) for flag in flags]
+    if len(flags) == 1:
+        advice = f"did you mean --{near[0]}?" if near[0] else "--help lists all flags"
+        return f"found the unknown flag {flags[0]}; {advice}"
+    named = [
+        flag + (f" (did you mean --{word}?)" if word else "") for flag, word in zip(flags, near)
+    ]
+    return f"found the unknown flags {', '.join(named)}; --help lists all flags"
 
 
 def parse(arguments: list[str]) -> Serving:
@@ -247,10 +258,9 @@ def parse(arguments: list[str]) -> Serving:
     serving = Serving()
     _, unknown = parser.parse_known_args(arguments, namespace=serving)
     if unknown:
-        flags = [word for word in unknown if word.startswith("-")]  # the others are their values
-        parser.error("\n".join(unknown_flag(parser, word) for word in flags or unknown[:1]))
+        parser.error(unknown_text(parser, unknown))
     if not serving.model:
-        parser.error("-m MODEL is missing: a GGUF file, its folder, or a Hugging Face folder")
+        parser.error("-m: found no model, expected a GGUF file or a Hugging Face folder")
     return serving
 
 
