@@ -9,7 +9,7 @@
 namespace riffle::cuda {
 
 struct TileProduct {
-  static constexpr int kRows = 128, kCols = 64, kStages = 3;  // of a tile; columns of a stage
+  static constexpr int kRows = 128, kCols = 64, kStages = 3;  // kCols: of a stage
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;    // two by two, each 64 x 64 results
   static constexpr int kPieces = kCols / 8;                   // 16-byte pieces in a row of a stage
   static constexpr int kRowBytes = 2 * kCols, kTileBytes = kRows * kRowBytes;

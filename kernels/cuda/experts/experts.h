@@ -99,7 +99,8 @@ struct PromptProduct {
   void* out = nullptr;  // [..][rows]
   WType out_type = WType::F32;
 };
-// False: cuBLAS multiplies by one expert at a time.
+// Returns whether the kernel multiplies such matrices. If not, cuBLAS multiplies by one expert at a
+// time.
 bool prompt_product_supported(WType type, int64_t rows, int64_t cols, const DeviceLimits& limits);
 Status prompt_product(const PromptProduct& args, const DeviceLimits& limits, cudaStream_t stream);
 

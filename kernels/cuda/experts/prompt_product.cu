@@ -34,8 +34,9 @@ __global__ void __launch_bounds__(TileProduct::kThreads, 2)
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) unsigned char shared[];
   const ExpertTile tile = p.tiles[blockIdx.y];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * TileProduct::kRows,  // of the results
-      matrix = static_cast<int64_t>(tile.expert - p.first_expert) * p.rows;
+  // column: of the results.
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * TileProduct::kRows,
+                matrix = static_cast<int64_t>(tile.expert - p.first_expert) * p.rows;
   const TileRows a = {p.a + tile.first * p.cols, p.cols, tile.n},
                  w = {p.w + (matrix + column) * p.cols, p.cols,
                       static_cast<int>(
