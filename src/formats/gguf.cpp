@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "util/error.h"
+#include "util/file.h"
 
 namespace riffle {
 
@@ -271,12 +272,7 @@ GgufFile parse_gguf(const FileView& file, const std::string& expected) {
                 printable(file.name, 1000) +
                     ": found a safetensors file, expected a GGUF file or the folder that holds "
                     "this file and its config.json");
-  if (magic != "GGUF") {
-    const std::string_view begin = file.text().substr(0, 24);
-    bad_model(file.name, "",
-              "a file that begins with \"" + std::string(begin.substr(0, begin.find('\n'))) + "\"",
-              expected);
-  }
+  if (magic != "GGUF") bad_model(file.name, "", words_of_beginning(file.text()), expected);
   const auto version = r.read<uint32_t>("version");
   // Version 3 added the other byte order to version 2 and nothing else.
   if (version == 1) unsupported(file.name, "version", "GGUF 1", "GGUF 2 or 3");

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "util/c_locale.h"
+#include "util/checked.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -67,6 +68,11 @@ void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to) {
   while (failed != 0 && errno == EINTR);
   if (failed != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
     io_error(path, ("cannot reserve " + std::to_string(to - from) + " bytes").c_str(), errno);
+}
+
+std::string words_of_beginning(std::string_view bytes) {
+  bytes = bytes.substr(0, kBeginning);
+  return "a file that begins with \"" + printable(bytes.substr(0, bytes.find('\n'))) + "\"";
 }
 
 }  // namespace riffle

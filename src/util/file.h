@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace riffle {
@@ -42,5 +43,11 @@ FileDescriptor open_regular(const std::string& path, struct stat* info);
 // Reserves space for bytes [from, to), so that a full disk is noticed at once. If the file system
 // cannot do this, a full disk is noticed only when writing. Throws RIFFLE_IO.
 void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to);
+
+// The most bytes of its argument that words_of_beginning reads.
+inline constexpr size_t kBeginning = 24;
+// Returns words for a file of an unexpected kind, by its first bytes: "a file that begins with
+// "# Title"". Only the first line is shown.
+std::string words_of_beginning(std::string_view bytes);
 
 }  // namespace riffle

@@ -123,15 +123,12 @@ class Reader {
   }
 
   void read_header() {
-    char begin[24] = {};
+    char begin[kBeginning] = {};
     static_assert(sizeof begin >= sizeof disk::kMagic);
     const size_t n = std::min<uint64_t>(source_.size, sizeof begin);
     if (n > 0) bytes(0, begin, n, "");
-    if (n > 0 && std::memcmp(begin, disk::kMagic, sizeof disk::kMagic) != 0) {
-      const std::string_view text(begin, n);
-      bad("", "a file that begins with \"" + printable(text.substr(0, text.find('\n'))) + "\"",
-          "a session of riffle");
-    }
+    if (n > 0 && std::memcmp(begin, disk::kMagic, sizeof disk::kMagic) != 0)
+      bad("", words_of_beginning({begin, n}), "a session of riffle");
     if (source_.size < 3 * disk::kPage)
       bad("", std::to_string(source_.size) + " bytes",
           "a session of riffle, of at least " + std::to_string(3 * disk::kPage) + " bytes");
