@@ -61,6 +61,18 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
 
 /* ---- prompts */
 
+/* Operations that reading n_tokens of a prompt needs until the logits of the last one; a
+ * multiplication and an addition are two. products: with weights; attention: scores and sums of
+ * values, of the keys that each query sees (its window, or all before it). Not counted: recurrent
+ * states, norms and other operations on single values. */
+RIFFLE_API void riffle_prompt_operations(const riffle_model* model, size_t n_tokens,
+                                         double* products, double* attention);
+
+/* Operations per second of a large product as prompts compute it: on a GPU one of 8,192^3 by
+ * cuBLAS, with up to 400 MB of device memory outside the budget, which are freed at once; on a CPU
+ * one of the model's largest matrix and 512 rows, by all threads. *rate is 0 if it is not known. */
+RIFFLE_API riffle_status riffle_product_rate(riffle_context* context, double* rate);
+
 /* Sets `prefill_share` for later prompts; with 0 they read all keys. Returns RIFFLE_BAD_ARGUMENT if
    `prefill_selector` is not tiles, or unless 0 <= share < 1. */
 RIFFLE_API riffle_status riffle_set_prefill_share(riffle_context* context, float share);

@@ -1,5 +1,6 @@
 // The product of two tiles of 128 rows by tensor cores, for kernels that multiply many small
-// matrices in one launch. Compute capability 8.0 and later.
+// matrices in one launch. Compute capability 8.0 and later; tile_product_hopper.cuh has the same
+// for 9.0 alone.
 //
 // Operands pass through shared memory in kStages stages. A result does not depend on its tile: its
 // sum goes over the columns in one order.
@@ -8,14 +9,14 @@
 
 namespace riffle::cuda {
 
-struct TileProduct {
+// Sizes that both have in common.
+struct TileSizes {
   static constexpr int kRows = 128, kCols = 64, kStages = 3;  // kCols: of a stage
-  static constexpr int kWarps = 4, kThreads = 32 * kWarps;    // two by two, each 64 x 64 results
   static constexpr int kPieces = kCols / 8;                   // 16-byte pieces in a row of a stage
   static constexpr int kRowBytes = 2 * kCols, kTileBytes = kRows * kRowBytes;
-  static constexpr int kStageBytes = 2 * kTileBytes, kSharedBytes = kStages * kStageBytes;
+  static constexpr int kStageBytes = 2 * kTileBytes;
 };
-static_assert(TileProduct::kPieces == 8, "the swizzle exchanges eight pieces");
+static_assert(TileSizes::kPieces == 8, "the swizzle exchanges eight pieces");
 
 // Rows of a matrix of 16-bit values, row-major. Each row begins at a multiple of 16 bytes.
 struct TileRows {
@@ -26,11 +27,12 @@ struct TileRows {
 
 #if __CUDA_ARCH__ >= 800
 
-// A thread's part of a tile: piece `thread % 8` of every 16th row. No address behind the rows and
-// the columns is read.
+// A thread's part of a tile: piece `thread % 8` of every kStep-th row. No address behind the rows
+// and the columns is read.
+template <int kThreads>
 struct TileLoader {
-  using T = TileProduct;
-  static constexpr int kStep = T::kThreads / T::kPieces, kEach = T::kRows / kStep;
+  using T = TileSizes;
+  static constexpr int kStep = kThreads / T::kPieces, kEach = T::kRows / kStep;
   TileRows rows;
   int64_t cols;
   int row = static_cast<int>(threadIdx.x) / T::kPieces,
@@ -39,7 +41,7 @@ struct TileLoader {
     const int64_t col = k + 8 * piece;
     const uint16_t* from = rows.data + row * rows.ld + col;
     const bool inside = col < cols;
-    // Rows of a thread differ by multiples of 16, which swizzled() does not tell apart.
+    // Rows of a thread differ by multiples of 8, which swizzled() does not tell apart.
     const uint32_t at = to + swizzled<T::kRowBytes>(row, piece);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -68,53 +70,63 @@ struct TileFragments {
     const uint32_t b_at = b_rows + (((2 * step + lane / 8 % 2) ^ row7) << 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (i < m_tiles) ldmatrix4(a[i], a_at + i * 16 * TileProduct::kRowBytes);
+      if (i < m_tiles) ldmatrix4(a[i], a_at + i * 16 * TileSizes::kRowBytes);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) ldmatrix4(b[j], b_at + j * 16 * TileProduct::kRowBytes);
+    for (int j = 0; j < 4; ++j) ldmatrix4(b[j], b_at + j * 16 * TileSizes::kRowBytes);
   }
 };
 
-// Calls f(row of a, row of w, x, y) for pairs of results: x is the product of these rows and y that
-// of the next row of w. `cols` is a multiple of 8, and w.n is even. All kThreads threads of a CTA
-// call it, with kSharedBytes of shared memory.
+#endif
+
+struct TileProduct : TileSizes {
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;  // two by two, each 64 x 64 results
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  // Calls f(row of a, row of w, x, y) for pairs of results: x is the product of these rows and y
+  // that of the next row of w. `cols` is a multiple of 8, and w.n is even. All kThreads threads of
+  // a CTA call it, with kSharedBytes of shared memory.
+  template <bool kBf16, class F>
+  __device__ static void multiply(const TileRows& a, const TileRows& w, int64_t cols,
+                                  unsigned char* shared, F&& f);
+};
+
+#if __CUDA_ARCH__ >= 800
+
 template <bool kBf16, class F>
-__device__ __forceinline__ void tile_product(const TileRows& a, const TileRows& w, int64_t cols,
-                                             unsigned char* shared, F&& f) {
-  using T = TileProduct;
+__device__ __forceinline__ void TileProduct::multiply(const TileRows& a, const TileRows& w,
+                                                      int64_t cols, unsigned char* shared, F&& f) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_m = warp / 2 * 64, warp_n = warp % 2 * 64;
-  const TileLoader load_a{a, cols}, load_w{w, cols};
+  const TileLoader<kThreads> load_a{a, cols}, load_w{w, cols};
   const uint32_t stages = shared_address(shared);
-  const int steps = static_cast<int>((cols + T::kCols - 1) / T::kCols);
+  const int steps = static_cast<int>((cols + kCols - 1) / kCols);
   const auto load = [&](int step) {
     if (step < steps) {
-      const uint32_t to = stages + step % T::kStages * T::kStageBytes;
-      load_a.load(static_cast<int64_t>(step) * T::kCols, to);
-      load_w.load(static_cast<int64_t>(step) * T::kCols, to + T::kTileBytes);
+      const uint32_t to = stages + step % kStages * kStageBytes;
+      load_a.load(static_cast<int64_t>(step) * kCols, to);
+      load_w.load(static_cast<int64_t>(step) * kCols, to + kTileBytes);
     }
     cp_async_commit();
   };
-  for (int s = 0; s < T::kStages - 1; ++s) load(s);
+  for (int s = 0; s < kStages - 1; ++s) load(s);
 
   // Groups of 16 rows of this warp that exist.
   const int m_tiles = max(0, min(4, (a.n - warp_m + 15) / 16));
   // ldmatrix's rows: those of a in quarters (rows, columns) = (0, 0), (8, 0), (0, 8), (8, 8), those
   // of w in (0, 0), (0, 8), (8, 0), (8, 8).
-  const uint32_t a_row = static_cast<uint32_t>(warp_m + lane % 16) * T::kRowBytes,
-                 b_row = T::kTileBytes +
-                         static_cast<uint32_t>(warp_n + lane % 8 + lane / 16 * 8) * T::kRowBytes;
+  const uint32_t a_row = static_cast<uint32_t>(warp_m + lane % 16) * kRowBytes,
+                 b_row = kTileBytes +
+                         static_cast<uint32_t>(warp_n + lane % 8 + lane / 16 * 8) * kRowBytes;
   float c[4][8][4] = {};
   for (int step = 0; step < steps; ++step) {
-    cp_async_wait<T::kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncthreads();
-    load(step + T::kStages - 1);
-    const uint32_t at = stages + step % T::kStages * T::kStageBytes;
+    load(step + kStages - 1);
+    const uint32_t at = stages + step % kStages * kStageBytes;
     TileFragments fragments[2];
     fragments[0].load(at + a_row, at + b_row, 0, m_tiles);
 #pragma unroll
-    for (int s = 0; s < T::kCols / 16; ++s) {
-      if (s + 1 < T::kCols / 16)
-        fragments[(s + 1) % 2].load(at + a_row, at + b_row, s + 1, m_tiles);
+    for (int s = 0; s < kCols / 16; ++s) {
+      if (s + 1 < kCols / 16) fragments[(s + 1) % 2].load(at + a_row, at + b_row, s + 1, m_tiles);
       const TileFragments& now = fragments[s % 2];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

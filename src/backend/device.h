@@ -77,7 +77,7 @@ struct Linear {
 
 // Products of heads, each with its own matrix: y[i*ldy + h*y_head + r] = W_h[r] . x_ih, where
 // x_ih are the `cols` values from x + i*ldx + h*x_head on. The `copied` values after them are
-// copied behind the product.
+// copied behind the product. only_copied: nothing is multiplied.
 struct HeadProducts {
   const std::vector<Tensor>* weights = nullptr;  // [heads], of one type and shape
   const float* x = nullptr;
@@ -86,6 +86,7 @@ struct HeadProducts {
   int64_t ldy = 0, y_head = 0;
   int64_t n = 0, copied = 0;
   Phase phase = Phase::Decode;
+  bool only_copied = false;
 };
 
 class Device {
@@ -224,6 +225,8 @@ class Device {
   // Times the next step part by part. False: this device has no timers.
   virtual bool start_profile() { return false; }
   virtual void finish_profile(StepTiming&) {}
+  // Returns the operations per second of a large product as prompts compute it; 0: not known.
+  virtual double product_rate() { return 0; }
   // Adds the device's counts (Stats).
   virtual void add_stats(Stats&) const {}
 };

@@ -224,6 +224,9 @@ class Engine {
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     StepTiming& timing);
 
+  // Device::product_rate.
+  double product_rate() { return device_->product_rate(); }
+
   // Returns true if the selection in force treats a forked sequence as one whose prompt was read
   // whole.
   bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }

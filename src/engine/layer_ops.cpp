@@ -77,7 +77,7 @@ void LayerOps::finish_keys(const LayerWeights& w, int layer, int64_t n, const Fo
 }
 
 void LayerOps::latent_queries(const LayerWeights& w, int layer, int64_t n, Phase phase,
-                              const ForwardBuffers& b) {
+                              const ForwardBuffers& b, bool rotated_only) {
   const Config& c = model_.config;
   const LatentConfig& l = c.latent;
   float *const q = b.q.as<float>(), *const raw = b.att.as<float>();
@@ -91,8 +91,8 @@ void LayerOps::latent_queries(const LayerWeights& w, int layer, int64_t n, Phase
     product.outs[0] = {&w.wq, raw, raw_width};
     device_.linear(product);
   }
-  device_.multiply_heads(
-      {&w.k_b, raw, raw_width, l.query_dim(), q, width, c.head_size(layer), n, l.rope_dim, phase});
+  device_.multiply_heads({&w.k_b, raw, raw_width, l.query_dim(), q, width, c.head_size(layer), n,
+                          l.rope_dim, phase, rotated_only});
   device_.scale(q, n * width, l.query_scale);
 }
 

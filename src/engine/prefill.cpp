@@ -279,8 +279,9 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
     q.n_outs = 1;
     device_->linear(q);
   }
+  const bool expands = c.latent && r.prompt->expands_latents(n);
   if (c.latent) {
-    ops_->latent_queries(w, r.layer, n, Phase::Prefill, a);
+    ops_->latent_queries(w, r.layer, n, Phase::Prefill, a, expands);
   } else {
     ops_->take_queries(r.layer, n, a);
     if (!c.norm_after_rope) ops_->norm_qk(a.q.as<float>(), n, q_width, w.q_norm);
@@ -303,7 +304,6 @@ void Engine::attend_rows(PrefillRun& r, float* xc, int64_t begin, int64_t end, c
   }
   att.last = r.first + end == r.n() && !options_.attention;
   att.out = a.att.as<float>();
-  const bool expands = c.latent && r.prompt->expands_latents(n);
   if (expands) att.raw = a.att.as<float>(), att.values = a.q.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
   if (const auto lists = selector_->lists()) att.query_position = lists->last;

@@ -3,6 +3,7 @@
 
 #include "api/api_handles.h"
 #include "measure/synthetic_model.h"
+#include "model/operations.h"
 #include "riffle_measure.h"
 
 using namespace riffle;
@@ -51,6 +52,22 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
     std::transform(all.begin(), all.end(), scores, [](const TokenScore& s) {
       return riffle_score{s.logsumexp, s.next_logprob, s.argmax};
     });
+  });
+}
+
+void riffle_prompt_operations(const riffle_model* model, size_t n_tokens, double* products,
+                              double* attention) {
+  PromptOperations operations;
+  if (model) operations = prompt_operations(*model->model, static_cast<int64_t>(n_tokens));
+  if (products) *products = operations.products;
+  if (attention) *attention = operations.attention;
+}
+
+riffle_status riffle_product_rate(riffle_context* context, double* rate) {
+  if (rate) *rate = 0;
+  return on_context(context, [&] {
+    require(rate, "rate");
+    *rate = context->engine->product_rate();
   });
 }
 

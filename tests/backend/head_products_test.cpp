@@ -59,6 +59,16 @@ TEST_CASE("products by head equal float64 sums, in prompts and steps", "[backend
         INFO("n " << n << ", phase " << static_cast<int>(phase));
         CHECK(worst <= 1e-3);
         CHECK(others == 0);
+        // The copied values alone: nothing else changes.
+        std::vector<float> expected(y.size(), 7.f);
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t h = 0; h < heads; ++h)
+            std::copy_n(&x[i * ldx + h * x_head + cols], copied,
+                        &expected[i * ldy + h * y_head + rows]);
+        y.assign(y.size(), 7.f);
+        products.multiply_heads(
+            {&weights, x.data(), ldx, x_head, y.data(), ldy, y_head, n, copied, phase, true});
+        CHECK(y == expected);
       }
 }
 

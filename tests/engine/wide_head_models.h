@@ -8,8 +8,9 @@
 namespace riffle::test {
 
 // Returns a model with the heads of Gemma 4: 256 in layers with a window, 512 in the others. All
-// weights are in memory, so an Engine can use it as it is.
-inline std::unique_ptr<Model> two_sizes_model(int n_heads, int n_kv_heads) {
+// weights are in memory, so an Engine can use it as it is. shared: two more layers use the keys and
+// values of layers 2 and 3.
+inline std::unique_ptr<Model> two_sizes_model(int n_heads, int n_kv_heads, bool shared = false) {
   auto model = std::make_unique<Model>();
   Config& c = model->config;
   c.name = "heads of 512";
@@ -31,6 +32,8 @@ inline std::unique_ptr<Model> two_sizes_model(int n_heads, int n_kv_heads) {
     LayerConfig& layer = c.layers.emplace_back();
     if (windowed) layer.window = 48, layer.rope = 1, layer.head_dim = 256, layer.n_kv_heads = 4;
   }
+  for (const int source : {2, 3})
+    if (shared) c.layers.emplace_back(LayerConfig(c.layers[source])).kv_source = source;
   c.n_layers = static_cast<int>(c.layers.size());
   make_attending_weights(*model);
   return model;
@@ -38,6 +41,8 @@ inline std::unique_ptr<Model> two_sizes_model(int n_heads, int n_kv_heads) {
 inline std::unique_ptr<Model> heads_of_512() { return two_sizes_model(8, 2); }
 // 16 query heads for each KV head, as the 12B model has.
 inline std::unique_ptr<Model> sixteen_of_512() { return two_sizes_model(16, 1); }
+// The last layers have no KV of their own, as in E2B and E4B.
+inline std::unique_ptr<Model> shared_of_512() { return two_sizes_model(8, 2, true); }
 
 // Returns a model with the latent attention of GLM-4.7-Flash: rows of 576 values for 20 heads.
 // q_rank: width of the queries' latent; 0: there is none, as in DeepSeek-V2-Lite.

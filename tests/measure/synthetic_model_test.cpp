@@ -11,6 +11,7 @@
 #include "kernels/common/measure/synthetic.h"
 #include "kernels/cpu/kernels.h"
 #include "model/families/family.h"
+#include "model/operations.h"
 #include "riffle_measure.h"
 #include "tests/given_options.h"
 #include "text/tokenizer.h"
@@ -18,6 +19,35 @@
 
 using namespace riffle;
 using namespace riffle::test;
+
+TEST_CASE("operations of a prompt are those of its products and of the pairs that attend") {
+  // A layer of the 8B shape has 218,103,808 weights, of which keys and values are 2 * 1024 * 4096.
+  // Its last layer needs only keys and values of all tokens but the last.
+  const auto llama = synthetic_model("llama-3.1-8b", DType::Q4_K);
+  const double layer = 218103808, kv = 2.0 * 1024 * 4096, output = 128256.0 * 4096;
+  const PromptOperations one = prompt_operations(*llama, 1), many = prompt_operations(*llama, 1000);
+  CHECK(one.products == 2 * (32 * layer + output));
+  CHECK(one.attention == 32 * 2 * 32 * 256.0);
+  CHECK(many.products == 2 * (31 * layer * 1000 + kv * 1000 + (layer - kv) + output));
+  CHECK(many.attention == 2 * 32 * 256.0 * (31 * (1000 * 1001 / 2) + 1000));
+  CHECK(prompt_operations(*llama, 0).products == 0);
+  // Windows of 1,024 tokens in 25 of 30 layers, and heads of two sizes.
+  const auto gemma = synthetic_model("gemma-4-26b-a4b", DType::Q4_K);
+  const Config& c = gemma->config;
+  double attention = 0;
+  for (int i = 0; i < c.n_layers; ++i) {
+    double pairs = 0;
+    const int window = c.layers[i].window > 0 ? c.layers[i].window : 5000;
+    for (int t = i + 1 == c.n_layers ? 4999 : 0; t < 5000; ++t) pairs += std::min(t + 1, window);
+    attention += 4 * pairs * c.heads(i) * c.head_size(i);
+  }
+  CHECK(prompt_operations(*gemma, 5000).attention == attention);
+  // A token goes through 8 of 128 experts.
+  const double a = prompt_operations(*gemma, 2001).products,
+               b = prompt_operations(*gemma, 1001).products;
+  CHECK((a - b) / 2000 > 2.9e9);
+  CHECK((a - b) / 2000 < 3.1e9);
+}
 
 TEST_CASE("synthetic models have the published sizes") {
   // Numbers of parameters from the model cards.

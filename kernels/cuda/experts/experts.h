@@ -76,24 +76,25 @@ Status call_host(const HostCall& call, cudaStream_t stream);
 Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, void* out,
                    WType out_type, cudaStream_t stream);
 
-// Rows [first, first + n) of the rows by expert go through one expert; n <= kExpertTileRows.
+// Rows [first, first + n) of the rows by expert go through one expert; n <= kExpertTileRows. used:
+// the expert's number among those that have rows.
 inline constexpr int kExpertTileRows = 128;
 struct ExpertTile {
-  int32_t expert, first, n;
+  int32_t expert, used, first, n;
 };
 // Returns the most tiles that `rows` rows of n_experts experts make.
 constexpr int64_t most_expert_tiles(int64_t rows, int64_t n_experts) {
   return rows / kExpertTileRows + n_experts;
 }
 // Prefill. out[j] [rows] = W_e a[j] + bias_e for each row j of the tiles, where e is its tile's
-// expert. w: the matrices of experts first_expert and on, one below the other, `rows` rows each,
-// F16 or BF16; a has its type. Sums in f32.
+// expert. w: the experts' matrices, one below the other, `rows` rows each, F16 or BF16; a has its
+// type. Sums in f32.
 struct PromptProduct {
   const void* a = nullptr;  // [..][w.cols]
   Matrix w;
   int64_t rows = 0;
-  int first_expert = 0;
-  const float* bias = nullptr;        // [experts][rows]; null: none
+  int first_used = -1;          // w has the experts from this ExpertTile::used on; -1: all experts
+  const float* bias = nullptr;  // [experts][rows]; null: none
   const ExpertTile* tiles = nullptr;  // on the device
   int n_tiles = 0;
   void* out = nullptr;  // [..][rows]

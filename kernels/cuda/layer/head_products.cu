@@ -30,12 +30,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Block (i, h): row i of head h. Its first `cols` values become an operand, and the `copied` values
-// after them go behind the product.
+// after them go behind the product. out may be null.
 __global__ void __launch_bounds__(kThreads)
     head_operands_kernel(const __grid_constant__ HeadOperands a) {
   const int64_t i = blockIdx.x, head = blockIdx.y;
   const float* x = a.x + i * a.ldx + head * a.x_head;
-  for (int64_t j = threadIdx.x; j < a.cols; j += kThreads)
+  for (int64_t j = threadIdx.x; a.out && j < a.cols; j += kThreads)
     store_f32_as(a.out, a.out_type, (head * a.n + i) * a.cols + j, x[j]);
   float* y = a.y + i * a.ldy + head * a.y_head + a.rows;
   for (int64_t j = threadIdx.x; j < a.copied; j += kThreads) y[j] = x[a.cols + j];

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * kEight; c < w.cols;
          c += kThreads * kEight) {
       float v[kEight];
-      load8(w, row * w.cols + c, v);
+      load8(w, row, c, v);
       store8(out, out_type, to + c, v);
     }
     return;

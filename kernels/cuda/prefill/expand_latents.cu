@@ -1,11 +1,12 @@
 // Keys and values of multi-head latent attention, computed from latents (DeepSeek-V2, arXiv
 // 2405.04434, section 2.1, equations 9 to 11). A decode step multiplies queries by k_b instead and
 // attends to latents, which takes 2,176 operations for a query and a key. Heads of 256 values take
-// 1,024, and a prompt has many queries for a token.
+// 1,024, and a prompt has many queries for a token. On compute capability 9.0
+// expand_latents_hopper.cu multiplies by wgmma.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/head_dims.h"
-#include "kernels/cuda/prefill/prefill.h"
-#include "kernels/cuda/tile_product.cuh"
+#include "kernels/cuda/prefill/expand_latents.cuh"
+#include "kernels/cuda/prefill/expand_latents_hopper.h"
 
 namespace riffle::cuda {
 namespace {
@@ -34,48 +35,6 @@ __global__ void __launch_bounds__(64)
     out[c] = c < a.nope_dim                    ? raw[c] * a.raw_scale
              : c < a.nope_dim + kLatentRopeDim ? rotated[c - a.nope_dim] * a.rotated_scale
                                                : 0;
-}
-
-// CTA (x, y, h): tokens of tile y of head h. The last x copies the rotated keys and writes zeros
-// behind keys and values; the others multiply.
-__global__ void __launch_bounds__(TileProduct::kThreads, 2)
-    expand_latents_kernel(const __grid_constant__ ExpandLatents a) {
-#if __CUDA_ARCH__ >= 800
-  using T = TileProduct;
-  extern __shared__ __align__(128) unsigned char shared[];
-  const int64_t first = a.first + static_cast<int64_t>(blockIdx.y) * T::kRows, head = blockIdx.z;
-  const int n = static_cast<int>(min(static_cast<int64_t>(T::kRows), a.last - first));
-  const int d = a.head_dim;
-  const auto* const latents = static_cast<const uint16_t*>(a.latents);
-  auto* const out = static_cast<uint16_t*>(a.out) + head * a.n_blocks * a.block_size * 2 * d;
-  const auto at = [&](int row, bool value) {
-    const int64_t t = first + row, block = t / a.block_size, i = t % a.block_size;
-    return out + ((2 * block + value) * a.block_size + i) * d;
-  };
-  if (blockIdx.x + 1 == gridDim.x) {
-    const int width = d - a.nope_dim;
-    for (int i = static_cast<int>(threadIdx.x); i < n * width; i += T::kThreads) {
-      const int row = i / width, c = i % width;
-      at(row, false)[a.nope_dim + c] =
-          c < kLatentRopeDim ? latents[(first + row) * kLatentDim + kLatentValueDim + c] : 0;
-    }
-    const int rest = d - a.value_dim;
-    for (int i = static_cast<int>(threadIdx.x); i < n * rest; i += T::kThreads)
-      at(i / rest, true)[a.value_dim + i % rest] = 0;
-    return;
-  }
-  const int rows = a.nope_dim + a.value_dim, column = static_cast<int>(blockIdx.x) * T::kRows;
-  const auto* const w =
-      static_cast<const uint16_t*>(a.matrices) + (head * rows + column) * kLatentValueDim;
-  const TileRows x = {latents + first * kLatentDim, kLatentDim, n},
-                 y = {w, kLatentValueDim, min(T::kRows, rows - column)};
-  tile_product<false>(x, y, kLatentValueDim, shared, [&](int row, int col, float low, float high) {
-    const int c = column + col;
-    const bool value = c >= a.nope_dim;
-    *reinterpret_cast<uint32_t*>(at(row, value) + (value ? c - a.nope_dim : c)) =
-        pack_16_bits(WType::F16, low, high);
-  });
-#endif
 }
 
 }  // namespace
@@ -110,15 +69,9 @@ Status expand_latents(const ExpandLatents& a, const DeviceLimits& limits, cudaSt
       a.value_dim % 2 != 0 || a.nope_dim + kLatentRopeDim > a.head_dim ||
       a.value_dim > a.head_dim || a.n_blocks * a.block_size < a.last)
     return cudaErrorInvalidValue;
-  if (Status status = cudaFuncSetAttribute(
-          expand_latents_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);
-      status != cudaSuccess)
-    return status;
-  const int columns = (a.nope_dim + a.value_dim + T::kRows - 1) / T::kRows;
-  const dim3 grid(static_cast<unsigned>(columns + 1), static_cast<unsigned>(tiles),
-                  static_cast<unsigned>(a.n_heads));
-  expand_latents_kernel<<<grid, T::kThreads, T::kSharedBytes, stream>>>(a);
-  return cudaGetLastError();
+  const Status hopper = expand_latents_hopper(a, limits, stream);
+  if (hopper != cudaErrorNotSupported) return hopper;
+  return expand_latents_parts::launch<T>(a, stream);
 }
 
 }  // namespace riffle::cuda

@@ -51,6 +51,7 @@ class CpuDevice : public Device {
   void change_positions(SequenceKv& sequence, bool unrotated) override;
   std::unique_ptr<Prompt> begin_prompt(const PromptRequest& request) override;
   std::unique_ptr<Step> begin_step(const StepRequest& request) override;
+  double product_rate() override;
   float* logits_memory(int64_t n) override {
     next_logits_.reserve(n * config_.vocab_size * sizeof(float));
     return next_logits_.as<float>();

@@ -68,6 +68,7 @@ class CudaDevice : public Device {
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void multiply_heads(const HeadProducts& args) override;
+  double product_rate() override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
   void split_heads(const float* both, int64_t n, int n_heads, int d, float* q,
                    float* gate) override;

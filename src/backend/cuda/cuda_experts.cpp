@@ -213,23 +213,34 @@ void CudaDevice::experts_of_step(const LayerWeights& w, const float* x, int64_t 
         "adding the experts' output");
 }
 
-// A prompt's rows by expert: expert k has rows [first[k], first[k + 1]) and, of tiles, those from
-// first_tile[k] on.
+// A prompt's rows by expert: expert k has rows [first[k], first[k + 1]).
 struct CudaDevice::ExpertRows {
   std::vector<int64_t> first;
-  std::vector<int> first_tile;
+  std::vector<int> used;              // experts that have rows, in their order
+  std::vector<int> first_tile;        // [used.size() + 1]: where the tiles of each of them begin
   const ExpertTile* tiles = nullptr;  // on the device
   // Writes tiles to `to`, which has room for most_expert_tiles; first is known.
   void divide(ExpertTile* to) {
-    const int n = static_cast<int>(first.size()) - 1;
-    first_tile.assign(n + 1, 0);
     int count = 0;
-    for (int k = 0; k < n; ++k) {
+    for (int k = 0; k + 1 < std::ssize(first); ++k) {
+      if (first[k] == first[k + 1]) continue;
+      first_tile.push_back(count);
       for (int64_t row = first[k]; row < first[k + 1]; row += kExpertTileRows)
         to[count++] = {
-            k, static_cast<int32_t>(row),
+            k, static_cast<int32_t>(used.size()), static_cast<int32_t>(row),
             static_cast<int32_t>(std::min<int64_t>(kExpertTileRows, first[k + 1] - row))};
-      first_tile[k + 1] = count;
+      used.push_back(k);
+    }
+    first_tile.push_back(count);
+  }
+  // Calls f(begin, n) for runs of n neighbouring experts, used[begin] and those after it, of the
+  // experts used[from] to used[to - 1].
+  template <class F>
+  void each_run(int from, int to, F&& f) const {
+    for (int begin = from, end; begin < to; begin = end) {
+      end = begin + 1;
+      while (end < to && used[end] == used[end - 1] + 1) ++end;
+      f(begin, end - begin);
     }
   }
 };
@@ -251,49 +262,63 @@ bool CudaDevice::experts_together(const LayerWeights& w) {
 }
 
 // out = rows a of all experts times their matrices, plus, if `together`, the bias [experts][rows].
-// Neighbours are copied and dequantised together: a single one does not fill the device.
+// Many experts that have rows are dequantised side by side, and then multiplied together: a single
+// one does not fill the device.
 void CudaDevice::multiply_experts(const LayerWeights& w, Tensor ExpertWeights::*which,
                                   const ExpertRows& by_expert, bool together, const float* bias,
                                   const void* a, WType type, void* out, WType out_type) {
   const Matrix& stack = weights_.experts(w, which);
-  const std::vector<int64_t>& first = by_expert.first;
-  const int n = static_cast<int>(first.size()) - 1;
+  const std::vector<int>& used = by_expert.used;
+  const int n = static_cast<int>(by_expert.first.size()) - 1,
+            n_used = static_cast<int>(used.size());
   const int64_t rows = stack.rows / n;
-  const auto used = [&](int k) { return k < n && first[k + 1] > first[k]; };
-  const bool on_host = weights_.experts_on_host(w), ready = stack.type == type && !on_host;
-  // Matrices that need no preparation take one launch, with gaps where an expert has no rows.
-  const int64_t most =
-      ready && together ? n : experts_at_once(n, Tensor{stack.type, rows, stack.cols}, type);
-  for (int k = 0, end; k < n; k = end) {
-    end = k + 1;
-    if (!used(k)) continue;
-    while ((used(end) || (ready && together && end < n)) && end - k < most) ++end;
-    Matrix some = rows_of(stack, k * rows, (end - k) * rows);
+  const bool on_host = weights_.experts_on_host(w), unpacks = stack.type != type;
+  // Matrices that need no preparation take one launch.
+  const auto most = static_cast<int>(
+      !unpacks && !on_host ? n : experts_at_once(n, Tensor{stack.type, rows, stack.cols}, type));
+  for (int begin = 0, end; begin < n_used; begin = end) {
+    end = std::min(begin + most, n_used);
+    const int64_t some_rows = (end - begin) * rows, bytes = some_rows * stack.cols * size_of(type);
+    Matrix some = stack;
     if (on_host) {
-      some = matrix_at(stack.type, some.rows, stack.cols, prompt_.expert_staging.data());
-      weights_.stage(w, which, k, some);
+      some = matrix_at(stack.type, some_rows, stack.cols, prompt_.expert_staging.data());
+      by_expert.each_run(begin, end, [&](int i, int count) {
+        weights_.stage(w, which, used[i], rows_of(some, (i - begin) * rows, count * rows));
+      });
     }
-    const int64_t bytes = rows * stack.cols * size_of(type);
-    if (stack.type != type && (end - k) * bytes <= static_cast<int64_t>(prompt_.unpacked.size())) {
-      check(dequantize(some, 0, some.rows, prompt_.unpacked.data(), type, compute_),
-            "dequantising weights");
-      some = {type, some.rows, stack.cols, prompt_.unpacked.data()};
-    }  // else multiply does it, piece by piece
+    // If there is no room for it, multiply unpacks one expert piece by piece.
+    const bool side_by_side = unpacks && bytes <= static_cast<int64_t>(prompt_.unpacked.size());
+    if (side_by_side) {
+      const auto unpack = [&](int64_t from, int64_t to, int64_t count) {
+        check(dequantize(some, from, count,
+                         prompt_.unpacked.as<std::byte>() + to * stack.cols * size_of(type), type,
+                         compute_),
+              "dequantising weights");
+      };
+      if (on_host) unpack(0, 0, some_rows);
+      else
+        by_expert.each_run(begin, end, [&](int i, int count) {
+          unpack(used[i] * rows, (i - begin) * rows, count * rows);
+        });
+      some = {type, some_rows, stack.cols, prompt_.unpacked.data()};
+    }
+    const bool all = !on_host && !side_by_side;  // `some` has the matrices of all experts
     if (together) {
       PromptProduct p;
-      p.a = a, p.w = some, p.rows = rows, p.first_expert = k, p.bias = bias;
-      p.tiles = by_expert.tiles + by_expert.first_tile[k];
-      p.n_tiles = by_expert.first_tile[end] - by_expert.first_tile[k];
+      p.a = a, p.w = some, p.rows = rows, p.first_used = all ? -1 : begin, p.bias = bias;
+      p.tiles = by_expert.tiles + by_expert.first_tile[begin];
+      p.n_tiles = by_expert.first_tile[end] - by_expert.first_tile[begin];
       p.out = out, p.out_type = out_type;
       check(prompt_product(p, device_.limits, compute_), "multiplying by experts");
       continue;
     }
-    for (int i = k; i < end; ++i)
-      multiply(rows_of(some, (i - k) * rows, rows),
-               static_cast<const std::byte*>(a) + first[i] * stack.cols * size_of(type), type,
-               first[i + 1] - first[i],
-               static_cast<std::byte*>(out) + first[i] * rows * size_of(out_type), rows, out_type,
+    for (int i = begin; i < end; ++i) {
+      const int64_t first = by_expert.first[used[i]], count = by_expert.first[used[i] + 1] - first;
+      multiply(rows_of(some, (all ? used[i] : i - begin) * rows, rows),
+               static_cast<const std::byte*>(a) + first * stack.cols * size_of(type), type, count,
+               static_cast<std::byte*>(out) + first * rows * size_of(out_type), rows, out_type,
                false);
+    }
   }
 }
 

@@ -16,9 +16,10 @@
 namespace riffle::cuda {
 
 ExpandedShape expanded_shape(const Config& c, int block_size, int64_t n_total) {
-  // A head of 131,072 tokens takes 128 MiB. Four of them have 64 query tiles of a chunk of 2,048,
-  // half of what a large GPU computes at once.
-  constexpr int64_t kBytes = int64_t{512} << 20;
+  // A head of 131,072 tokens takes 128 MiB. Eight of them have 128 query tiles of a chunk of 2,048,
+  // which is what a large GPU computes at once. If all heads fit, a token's keys and values are
+  // computed once: with 20 heads, for prompts of up to 52,000 tokens.
+  constexpr int64_t kBytes = int64_t{1} << 30;
   const LatentConfig& l = c.latent;
   ExpandedShape shape;
   if (l.kv_rank != kLatentValueDim || l.rope_dim != kLatentRopeDim || l.nope_dim % 2 != 0 ||

@@ -81,6 +81,7 @@ ResolvedOptions resolve_options(const Config& config, const ContextOptions& give
   ContextOptions& o = r.options;
   check_settings(OptionsKind::CONTEXT, &o);
   r.trained_ctx = o.n_ctx == 0;
+  r.length_given = !r.trained_ctx;
   if (r.trained_ctx) {
     o.n_ctx = config.n_ctx;
     check_settings(OptionsKind::CONTEXT, &o);
@@ -404,9 +405,11 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 }
 
 // Plans a device with a pool or with memory of its own. Without a setting for the number of layers
-// whose experts stay in host memory, it takes the fewest that leave the pool an eighth of the KV,
-// since a step reads about that part; if none do, all. If the number of slots is given, or if there
-// is no pool, it takes the fewest that fit.
+// whose experts stay in host memory, it takes the fewest that leave the pool the part of the KV
+// that a step reads; if none do, all. Dense attention reads all KV, and KV that is loaded for every
+// token takes far longer than experts on the CPU. A selector reads about an eighth. An eighth is
+// also planned for dense attention if nobody asked for this length: few texts fill it. If the
+// number of slots is given, or if there is no pool, the plan takes the fewest layers that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
@@ -415,12 +418,20 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
   if (layers == 0 || asked >= 0) return with(std::max(0, asked));
   Verdict verdict = with(layers);
   const uint64_t least = plan.min_gpu_mem;
+  const SelectorKind selector = r.options.selection.selector;
+  const bool dense = selector == SelectorKind::DENSE ||
+                     (selector == SelectorKind::AUTO && !auto_may_share(model.config));
+  const KvShape shape = kv_shape(model.config, r);
+  const auto sessions = static_cast<uint64_t>(r.options.n_sessions);
   const auto roomy = [&](int n) {
     verdict = with(n);
-    return verdict.status == RIFFLE_OK &&
-           (r.options.slots > 0 || !r.has_pool ||
-            product({uint64_t(r.slots - r.lent_slots), plan.slot_bytes, kPoolShare}) >=
-                product({uint64_t(r.options.n_sessions), plan.host_kv - plan.host_states}));
+    if (verdict.status != RIFFLE_OK || r.options.slots > 0 || !r.has_pool)
+      return verdict.status == RIFFLE_OK;
+    const auto slots = static_cast<uint64_t>(r.slots - r.lent_slots);
+    if (dense && r.length_given)
+      return slots >= product({sessions, uint64_t(shape.readable_blocks(r.options.n_ctx))});
+    return product({slots, plan.slot_bytes, kPoolShare}) >=
+           product({sessions, plan.host_kv - plan.host_states});
   };
   int few = -1, many = layers;
   while (many - few > 1) {

@@ -13,10 +13,11 @@ namespace riffle {
 
 // Options with every AUTO and 0 replaced by its value.
 struct ResolvedOptions : BackendOptions {
-  std::string device_note;   // goes to MemoryPlan
-  bool no_driver = false;    // goes to MemoryPlan
-  bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
-  uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h)
+  std::string device_note;    // goes to MemoryPlan
+  bool no_driver = false;     // goes to MemoryPlan
+  bool trained_ctx = false;   // n_ctx was 0: plan_memory may shorten it
+  bool length_given = false;  // n_ctx was not 0
+  uint64_t host_memory = 0;   // bytes that this process may use (util/memory_limits.h)
   std::string host_owner = "this machine";  // owner of that limit
   std::string context_note;  // from plan_memory, for MemoryPlan and riffle_context_notice
   std::string experts_note;  // from plan_memory, for riffle_context_notice

@@ -133,6 +133,55 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
   }
 }
 
+// Experts leave the GPU until the pool holds all KV that dense attention reads. For a selector
+// fewer of them do.
+TEST_CASE("cuda: dense attention moves experts to the host until its KV fits the pool",
+          "[cuda][experts][memory]") {
+  if (skip()) return;
+  const TempDir temp;
+  const TinyCheckpoint c = tiny_checkpoint("qwen3moe_wide");
+  ContextOptions o = tiny_options(c, options(), KvKind::F16);
+  o.device = DeviceKind::CUDA;
+  o.n_ctx = 1024;
+  o.selection.selector = SelectorKind::DENSE;
+  const Runtime r(o, tiny_folder(c, temp));
+  const Config& config = r.model->model->config;
+  int64_t blocks = 0;
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    blocks += config.kv_heads(layer) * ((o.n_ctx + o.block_size - 1) / o.block_size);
+  const auto planned = [&](ContextOptions of) {
+    MemoryPlan plan{};
+    REQUIRE(plan_memory(r.model, &of, &plan, nullptr, 0) == RIFFLE_OK);
+    return plan;
+  };
+  o.cpu_experts = 0;
+  o.gpu_mem = 0;
+  const uint64_t without = planned(o).min_gpu_mem;
+  o.cpu_experts = -1;
+  const uint64_t least = planned(o).min_gpu_mem;
+  REQUIRE(least < without);
+  int between = 0, fewer = 0;
+  for (uint64_t part = 0; part <= 64; ++part) {
+    o.gpu_mem = least + (2 * without - least) * part / 64;
+    const MemoryPlan plan = planned(o);
+    INFO("budget " << o.gpu_mem << ": " << plan.cpu_experts << " layers, " << plan.slots
+                   << " slots, " << blocks << " blocks");
+    const bool holds =
+        plan.slots * static_cast<int64_t>(plan.slot_bytes) >=
+        blocks * static_cast<int64_t>(plan.slot_bytes) + static_cast<int64_t>(plan.lent);
+    CHECK((holds || plan.cpu_experts == config.n_layers));
+    between += holds && plan.cpu_experts > 0;
+    ContextOptions share = o;
+    share.selection.selector = SelectorKind::SHARE;
+    MemoryPlan other{};
+    // Its index takes memory too, so the smallest budgets are too small for it.
+    if (plan_memory(r.model, &share, &other, nullptr, 0) == RIFFLE_OK)
+      fewer += other.cpu_experts < plan.cpu_experts;
+  }
+  CHECK(between > 0);
+  CHECK(fewer > 0);
+}
+
 // An exception on the CPU while the device waits for it: in a step of single operations (the
 // first), in one that is recorded (the second) and in one that is replayed.
 TEST_CASE("cuda: experts that fail on the CPU are an error, and the step can be tried again",

@@ -2,6 +2,7 @@
 // close to the CPU's, and their bits do not depend on the pool, the batch and the session's
 // history.
 #include "tests/backend/cuda/gpu_models.h"
+#include "tests/engine/session_files.h"
 #include "tests/engine/wide_head_models.h"
 #include "tests/engine/window_histories.h"
 #include "tests/kernels/cuda/device.h"
@@ -18,6 +19,7 @@ struct Wide {
 };
 constexpr Wide kModels[] = {{"heads of 512", heads_of_512},
                             {"16 heads of 512 for a KV head", sixteen_of_512},
+                            {"heads of 512, shared KV", shared_of_512},
                             {"latent", latent_model},
                             {"latent, queries without one", latent_model_of_v2}};
 
@@ -98,6 +100,40 @@ TEST_CASE("cuda: wide heads: sequences, cuts and forks change no bit", "[cuda][w
         if (slots == 40) check_together(alone, o, model.make);
         WindowHistories(o, alone, model.make, true, ++seed).play(40);
       }
+    }
+}
+
+// A session that a GPU saved goes on with the same bits; one of the CPU, with close logits.
+TEST_CASE("cuda: saved sessions of wide heads go on", "[cuda][wide][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  for (const Wide& model : kModels)
+    for (const KvKind type : {KvKind::F16, KvKind::Q8}) {
+      INFO(model.name << ", KV " << type);
+      for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
+        std::filesystem::remove(path);
+        const ContextOptions o = on(DeviceKind::CUDA, selector, type);
+        Runtime a(o, model.make), b(o, model.make);
+        riffle_session* const s = a.session(ids(0, 300));
+        a.check(riffle_session_truncate(s, 290));
+        a.check(riffle_prefill(s, ids(300, 305).data(), 5, nullptr, nullptr));
+        save(a, s, path);
+        go_on_alike(a, s, b, load(b, path), ids(305, 325));
+      }
+      std::filesystem::remove(path);
+      Runtime cpu(on(DeviceKind::CPU, SelectorKind::DENSE, type), model.make),
+          gpu(on(DeviceKind::CUDA, SelectorKind::DENSE, type), model.make);
+      riffle_session* one = cpu.session(ids(0, 300));
+      save(cpu, one, path);
+      riffle_session* other = load(gpu, path);
+      std::vector<std::vector<float>> want, got;
+      for (const int32_t t : ids(300, 310)) {
+        cpu.check(riffle_step(cpu.context, &one, &t, 1));
+        gpu.check(riffle_step(gpu.context, &other, &t, 1));
+        want.push_back(cpu.logits(one)), got.push_back(gpu.logits(other));
+      }
+      check_close(got, want, type);
     }
 }
 

@@ -474,12 +474,14 @@ TEST_CASE("rows of a prompt times their experts' matrices, against float64", "[c
   const std::vector<int64_t> counts = {0, 1, 127, 0, 128, 129, 17, 300, 0};
   const int n_experts = static_cast<int>(counts.size());
   std::vector<ExpertTile> tiles;
-  std::vector<int> expert_of, first_tile;
+  std::vector<int> expert_of, first_tile, used;
   for (int e = 0; e < n_experts; ++e) {
     first_tile.push_back(static_cast<int>(tiles.size()));
     for (int64_t row = 0; row < counts[e]; row += kExpertTileRows)
-      tiles.push_back({e, static_cast<int32_t>(expert_of.size() + row),
+      tiles.push_back({e, static_cast<int32_t>(used.size()),
+                       static_cast<int32_t>(expert_of.size() + row),
                        static_cast<int32_t>(std::min<int64_t>(kExpertTileRows, counts[e] - row))});
+    if (counts[e] > 0) used.push_back(e);
     expert_of.insert(expert_of.end(), counts[e], e);
   }
   first_tile.push_back(static_cast<int>(tiles.size()));
@@ -494,20 +496,33 @@ TEST_CASE("rows of a prompt times their experts' matrices, against float64", "[c
       const Weights w(g, type, n_experts * rows, cols), a(g, type, n, cols);
       const std::vector<float> bias = random_floats(g, n_experts * rows);
       const DeviceArray<float> bias_d(bias);
+      // The matrices of the experts that have rows, side by side.
+      DeviceArray<uint16_t> compact(used.size() * rows * cols);
+      const auto size = static_cast<size_t>(rows * cols) * sizeof(uint16_t);
+      for (size_t i = 0; i < used.size(); ++i)
+        check_cuda(cudaMemcpy(compact.get() + i * rows * cols,
+                              rows_of(w.matrix(), used[i] * rows, rows).data, size,
+                              cudaMemcpyDeviceToDevice));
       for (const WType out_type : {WType::F32, WType::F16, WType::BF16})
         for (const bool biased : {false, true}) {
           INFO(name_of(type) << ", " << rows << " x " << cols << " to " << name_of(out_type)
                              << ", with biases: " << biased);
           DeviceArray<uint8_t> out(n * rows * bytes_of(out_type));
           out.poison();
-          // In two launches, since a layer's experts may need several.
-          for (const auto& [begin, end] : {std::pair{0, 5}, {5, n_experts}}) {
-            PromptProduct p;
-            p.a = a.matrix().data, p.w = rows_of(w.matrix(), begin * rows, (end - begin) * rows);
-            p.rows = rows, p.first_expert = begin, p.bias = biased ? bias_d.get() : nullptr;
-            p.tiles = tiles_d.get() + first_tile[begin];
-            p.n_tiles = first_tile[end] - first_tile[begin];
-            p.out = out.get(), p.out_type = out_type;
+          PromptProduct p;
+          p.a = a.matrix().data, p.rows = rows, p.bias = biased ? bias_d.get() : nullptr;
+          p.out = out.get(), p.out_type = out_type;
+          // First from the matrices of all experts, then, in a second launch, from some of those
+          // that have rows.
+          for (const int begin : {0, 3}) {
+            const int first = begin == 0 ? 0 : used[begin];
+            p.first_used = begin == 0 ? -1 : begin;
+            p.w = begin == 0 ? w.matrix()
+                             : Matrix{type, static_cast<int64_t>(used.size() - begin) * rows, cols,
+                                      compact.get() + begin * rows * cols};
+            p.tiles = tiles_d.get() + first_tile[first];
+            p.n_tiles =
+                (begin == 0 ? first_tile[used[3]] : first_tile[n_experts]) - first_tile[first];
             check_cuda(prompt_product(p, limits, nullptr));
           }
           const std::vector<uint8_t> got = out.download();

@@ -69,6 +69,8 @@ class Bench {
     InterruptGuard guard(context_.get());
     try {
       for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
+      if (!results_.prefill.empty())
+        check(riffle_product_rate(context_.get(), &results_.product_rate), context_.get());
       // Deepest first: truncating keeps the tokens that smaller depths need.
       std::sort(depths.rbegin(), depths.rend());
       for (const Session& s : sessions_)
@@ -162,6 +164,10 @@ class Bench {
       spent += row.seconds.back();
     }
     row.tiles_read_pct = tiles_read_pct(context_stats(context_.get()));
+    double attention = 0;
+    riffle_prompt_operations(model_.get(), n, &row.operations, &attention);
+    row.operations +=
+        attention * (std::isfinite(row.tiles_read_pct) ? row.tiles_read_pct / 100 : 1);
     results_.prefill.push_back(std::move(row));
   }
 
@@ -307,7 +313,10 @@ static void add_bench_notes(CLI::App& command) {
 and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
 that size (on a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
 reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited
-for the GPU. spread: slowest minus fastest repeat, as a share of the median.
+for the GPU. spread: slowest minus fastest repeat, as a share of the median. TFLOP/s: operations of
+a prompt, its products with weights and its attention to the keys that it reads. of a product's:
+the share of the rate of one large product alone (on a GPU of 8,192 x 8,192 x 8,192 by cuBLAS; on a
+CPU of the model's largest matrix and 512 rows).
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, qwen3.8-27b, qwen3.5-9b,
 qwen3.6-35b-a3b, nemotron-3-nano-30b-a3b, gemma-4-26b-a4b, glm-4.7-flash, llama-3-70b-layer or tiny.
 The weights are synthetic, of type --weights (default: q8_0). The speed is real; the answers are

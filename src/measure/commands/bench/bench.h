@@ -39,6 +39,7 @@ struct PrefillRow {
   std::vector<double> seconds;
   // Percentage of key tiles that were read. NaN: no query tile chose, so all keys were read.
   double tiles_read_pct = std::numeric_limits<double>::quiet_NaN();
+  double operations = 0;  // needed ones, attention to the key tiles that were read included
 };
 
 struct DecodeRow {
@@ -56,6 +57,7 @@ struct BenchResults {
   std::string notice;  // notice of the context
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
+  double product_rate = 0;   // riffle_product_rate; 0: not known, or nothing needs it
   Facts stats;               // at the end
   bool interrupted = false;  // by Ctrl-C: the results are those until then
 };
