@@ -17,13 +17,13 @@ extern "C" {
 /* A model of a known shape with synthetic weights, for measuring speed without a download. It runs,
  * and its answers are meaningless. shape: "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b",
  * "qwen3-8b", "qwen3-30b-a3b", "qwen3.8-27b", "qwen3.5-9b", "qwen3.6-35b-a3b",
- * "nemotron-3-nano-30b-a3b", "gemma-4-26b-a4b", "glm-4.7-flash", "llama-3-70b-layer" (one layer,
- * small vocabulary) or "tiny"; weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1",
- * "q4_0", "bf16", "f16" or "f32". A matrix whose rows have no whole number of the type's blocks is
- * q5_0. The model has no tokenizer: functions that need one return RIFFLE_UNSUPPORTED. The weights
- * take memory on the device that runs them, first when a context is created; the CPU devices keep
- * them until the model is freed. If one is unknown, the function returns RIFFLE_BAD_ARGUMENT and
- * lists the known ones. */
+ * "nemotron-3-nano-30b-a3b", "gemma-4-26b-a4b", "glm-4.7-flash", "muse-glimmer-30b",
+ * "llama-3-70b-layer" (one layer, small vocabulary) or "tiny"; weight_type: "q8_0", "q6_k", "q5_k",
+ * "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16" or "f32". A matrix whose rows have no whole
+ * number of the type's blocks is q5_0. The model has no tokenizer: functions that need one return
+ * RIFFLE_UNSUPPORTED. The weights take memory on the device that runs them, first when a context is
+ * created; the CPU devices keep them until the model is freed. If one is unknown, the function
+ * returns RIFFLE_BAD_ARGUMENT and lists the known ones. */
 RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
                                                 riffle_model** model, char* err, size_t err_size);
 

@@ -69,17 +69,16 @@ __device__ __forceinline__ void look_up(uint32_t codes, uint32_t* low, uint32_t*
   *low = __byte_perm(first, last, 0x6420), *high = __byte_perm(first, last, 0x7531);
 }
 
-// Reads values [col, col + 8) of a row of 2 to 6 bits, where col is a multiple of 8. They equal
-// those of kernels/cpu/linear/quants.h bit for bit: no product here is rounded, so it does not
-// matter which ones the compiler fuses.
+// Reads values [j, j + 8) of the 32 values of a group, in a row of 2 to 6 bits; j is a multiple
+// of 8. They equal those of kernels/cpu/linear/quants.h bit for bit: no product here is rounded, so
+// it does not matter which ones the compiler fuses.
 template <WType T>
-__device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
+__device__ inline void quants_of_group(const Matrix& w, int64_t row, int64_t group, int j,
+                                       float* out) {
   constexpr DTypeInfo type = dtype_info(T);
   constexpr bool kTwo = type.low_bits == 2;
   const RowParts parts = row_parts(type, w.cols);
-  const int64_t group = col / 32;
-  const int j = static_cast<int>(col % 32), k = j / 4,
-            g = static_cast<int>(group % 8);  // words k and k + 1 of the group
+  const int k = j / 4, g = static_cast<int>(group % 8);  // words k and k + 1 of the group
   const auto* high = static_cast<const char*>(w.high) + row * parts.high;
   const auto* scales = static_cast<const char*>(w.scales) + row * parts.scales;
   const auto half_at = [](const void* p, int64_t i) {
@@ -101,7 +100,7 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
   }
   float scale, min = 0;
   if constexpr (type.scales == Scales::Half) {
-    const int64_t block = col / type.block_values;
+    const int64_t block = group / (type.block_values / 32);
     if constexpr (type.has_min())
       scale = half_at(scales, 2 * block), min = -half_at(scales, 2 * block + 1);
     else scale = half_at(scales, block);
@@ -109,18 +108,19 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     scale = __uint_as_float(half_e8m0_bits(static_cast<uint8_t>(scales[group])));
   } else if constexpr (type.scales == Scales::Signed) {
     const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks;
-    scale = half_at(d, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16]));
+    scale =
+        half_at(d, group / 8) * static_cast<float>(static_cast<int8_t>(scales[2 * group + j / 16]));
   } else if constexpr (type.scales == Scales::Split) {
     const uint2 s = *reinterpret_cast<const uint2*>(scales + group / 8 * 8);
     scale = f16_bits_to_f32(s.x & 0xffff) * static_cast<float>(split_scale(s.y, s.x >> 16, g));
   } else if constexpr (type.scales == Scales::Sixes) {
     const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
-    const int i = static_cast<int>(col % 256 / 16);
+    const int i = 2 * g + j / 16;
     const int six = (s[4 + i % 8] >> i / 8 * 4 & 15) | (s[12 + i % 4] >> i / 4 * 2 & 3) << 4;
     scale = half_at(s, 0) * static_cast<float>(six - 32);
   } else if constexpr (type.scales == Scales::Nibbles) {
-    const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks + col / 256 * 4;
-    const int both = static_cast<uint8_t>(scales[col / 16]);
+    const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks + group / 8 * 4;
+    const int both = static_cast<uint8_t>(scales[2 * group + j / 16]);
     scale = half_at(d, 0) * static_cast<float>(both & 15);
     min = half_at(d, 1) * static_cast<float>(both >> 4);
   } else {
@@ -145,6 +145,11 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
         scale * static_cast<float>(static_cast<int8_t>(q[i / 4] >> 8 * (i % 4)) - type.offset);
     out[i] = kMin ? product - min : product;
   }
+}
+// The same for values [col, col + 8) of the row, where col is a multiple of 8.
+template <WType T>
+__device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
+  quants_of_group<T>(w, row, col / 32, static_cast<int>(col % 32), out);
 }
 __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
   with_type(w.type, [&]<WType T>() {

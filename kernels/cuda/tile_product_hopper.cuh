@@ -8,10 +8,10 @@ namespace riffle::cuda {
 
 struct HopperProduct : TileSizes {
   static constexpr int kWarpgroups = 2, kThreads = 128 * kWarpgroups;
-  static constexpr int kAlignment = 1024;  // of swizzled rows
+  static constexpr int kAlignment = 1024;  // bytes; swizzled rows need it
   static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
 
-  // As TileProduct::multiply.
+  // Does the same as TileProduct::multiply.
   template <bool kBf16, class F>
   __device__ static void multiply(const TileRows& a, const TileRows& w, int64_t cols,
                                   unsigned char* shared, F&& f);

@@ -93,7 +93,7 @@ void LayerOps::latent_queries(const LayerWeights& w, int layer, int64_t n, Phase
   }
   device_.multiply_heads({&w.k_b, raw, raw_width, l.query_dim(), q, width, c.head_size(layer), n,
                           l.rope_dim, phase, rotated_only});
-  device_.scale(q, n * width, l.query_scale);
+  if (!rotated_only) device_.scale(q, n * width, l.query_scale);
 }
 
 float* LayerOps::attended(const LayerWeights& w, int layer, int64_t n, Phase phase,

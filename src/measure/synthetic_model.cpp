@@ -70,6 +70,22 @@ void refine_gemma4(Config& c) {
   c.set_score_scale(1);
 }
 
+// Muse Glimmer: three layers with a window and RoPE to one without either, 16 query heads for each
+// KV head, and a gate on attention's output.
+void refine_muse_glimmer(Config& c) {
+  c.ropes.resize(2);
+  c.ropes[0].theta = 10000;
+  c.ropes[1].theta = 0;  // no RoPE
+  for (size_t i = 0; i < c.layers.size(); ++i)
+    if (i % 4 == 3) c.layers[i].rope = 1;
+    else c.layers[i].window = 2048;
+  c.rope_interleaved = c.embedding_norm = c.attention_gate = c.post_norm = true;
+  c.post_norm_eps = 1e-8f;
+  c.q_norm_weight = 3.87f;
+  c.logit_scale = 0.196116f;
+  c.logit_softcap = 20;
+}
+
 // GLM-4.7-Flash: multi-head latent attention, and a first layer without experts.
 void refine_glm_flash(Config& c) {
   LatentConfig& l = c.latent;
@@ -179,6 +195,18 @@ constexpr Shape kShapes[] = {
           .shared_dim = 1536},
      .n_ctx = 202752,
      .refine = refine_glm_flash},
+    {.name = "muse-glimmer-30b",
+     .dim = 6656,
+     .hidden_dim = 19968,
+     .n_layers = 52,
+     .n_heads = 32,
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .vocab_size = 202048,
+     .tied_output = false,
+     .architecture = "muse-glimmer",
+     .qk_norm = QkNorm::HEAD,
+     .refine = refine_muse_glimmer},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
@@ -376,6 +404,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   const auto norm = [&] { return norm_of(s.dim); };
   Weights& w = model->weights;
   w.embedding = matrix(s.vocab_size, s.dim);
+  if (c.embedding_norm) w.embedding_norm = norm();
   w.layers.resize(s.n_layers);
   const auto ffn = [&](int64_t width, Tensor* w1, Tensor* w3, Tensor* w2) {
     if (c.gated_ffn()) *w1 = matrix(width, s.dim);
@@ -405,6 +434,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
       l.wk = matrix(kv_width, s.dim);
       l.wv = c.layers[i].value_is_key ? l.wk : matrix(kv_width, s.dim);
       l.wo = matrix(s.dim, q_width);
+      if (c.attention_gate) l.wgate = matrix(q_width, s.dim);
       if (c.qk_norm == QkNorm::HEAD) l.q_norm = norm_of(d), l.k_norm = norm_of(d);
       if (c.value_norm) l.v_norm = norm_of(d);
     } else if (c.recurs(i)) {

@@ -80,7 +80,8 @@ TEST_CASE("synthetic models have the published sizes") {
   };
   for (const Uneven& u :
        {Uneven{"gemma-4-26b-a4b", 25.2, 5 * 2 * 2 * 512 * 2 + 25 * 8 * 2 * 256 * 2},
-        {"glm-4.7-flash", 29.9, 47 * 576 * 2}}) {
+        {"glm-4.7-flash", 29.9, 47 * 576 * 2},
+        {"muse-glimmer-30b", 27.9, 52 * 2 * 2 * 128 * 2}}) {
     const auto model = synthetic_model(u.name, DType::Q4_K);
     const Config& c = model->config;
     INFO(u.name << ", " << model->n_params << " parameters");

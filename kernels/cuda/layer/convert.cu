@@ -8,16 +8,15 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
-    convert_kernel(Matrix in, void* out, WType out_type, bool vector) {
+    convert_kernel(const float* x, int64_t count, void* out, WType out_type, bool vector) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEight;
-  if (vector && i + kEight <= in.cols) {
+  if (vector && i + kEight <= count) {
     float v[kEight];
-    load8<WType::F32>(in, 0, i, v);
+    load8(x, WType::F32, i, v);
     store8(out, out_type, i, v);
     return;
   }
-  for (int64_t j = i; j < in.cols && j < i + kEight; j++)
-    store_f32_as(out, out_type, j, static_cast<const float*>(in.data)[j]);
+  for (int64_t j = i; j < count && j < i + kEight; j++) store_f32_as(out, out_type, j, x[j]);
 }
 
 }  // namespace
@@ -26,8 +25,8 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
   if (is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
   const bool vector = vector_aligned(x, 0, 1) && vector_aligned(out, 0, 1);
   const int64_t blocks = (count + kThreads * kEight - 1) / (kThreads * kEight);
-  convert_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>({WType::F32, 1, count, x},
-                                                                         out, out_type, vector);
+  convert_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, count, out, out_type,
+                                                                         vector);
   return cudaGetLastError();
 }
 

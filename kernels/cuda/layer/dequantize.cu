@@ -1,69 +1,120 @@
-// Converts weights to the operands of prefill. Memory is the limit: a group of eight values is 16
-// bytes of output and about 4 of input, for which a multiprocessor has a cycle. So each type has a
-// kernel of its own, and a thread divides once to find its row.
+// Converts weights to the operands of prefill. Memory is the limit: eight values are 16 bytes of
+// output and about 4 of input, for which a multiprocessor has a cycle. So each type has a kernel of
+// its own, and a thread divides once to find its row. Where 32 values share a scale, a thread takes
+// 16 of them: both halves of eight bytes of codes.
 #include "kernels/cuda/layer/eight.cuh"
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {
 
-constexpr int kThreads = 256, kGroups = 4;  // groups of eight values a thread
-constexpr int64_t kBlockGroups = kThreads * kGroups;
+constexpr int kThreads = 256;
 
 struct Params {
   Matrix w;
   void* out;
   WType out_type;
-  uint32_t count, row_groups;         // groups in all, and in a row
-  uint32_t rows_ahead, groups_ahead;  // kThreads groups further
+  const int32_t* parts;              // null: all of w
+  int64_t part_rows;                 // rows of a part, or all
+  uint32_t count, row_units;         // number of units in a part, and in a row
+  uint32_t rows_ahead, units_ahead;  // kThreads units further
 };
 
+// Eights of values that a thread takes at a time, its unit.
 template <WType T>
-__global__ void __launch_bounds__(kThreads) dequantize_kernel(const __grid_constant__ Params p) {
-  const uint32_t first = blockIdx.x * static_cast<uint32_t>(kBlockGroups) + threadIdx.x;
-  uint32_t row = first / p.row_groups, group = first % p.row_groups;
-  float v[kGroups][kEight];
-#pragma unroll
-  for (int k = 0; k < kGroups; ++k) {
-    if (first + k * kThreads < p.count)
-      load8<T>(p.w, row, static_cast<int64_t>(group) * kEight, v[k]);
-    row += p.rows_ahead, group += p.groups_ahead;
-    if (group >= p.row_groups) group -= p.row_groups, ++row;
-  }
-#pragma unroll
-  for (int k = 0; k < kGroups; ++k) {
-    const uint32_t i = first + k * kThreads;
-    if (i < p.count) store8(p.out, p.out_type, static_cast<int64_t>(i) * kEight, v[k]);
+constexpr int kUnit = T > WType::Q8_0&& dtype_info(T).low_bits == 4 ? 2 : 1;
+template <WType T>
+constexpr int kUnits = 4 / kUnit<T>;  // number that a thread has
+
+// Loads unit `unit` of a row, and returns its first column. The second eight values are 16 columns
+// further.
+template <WType T>
+__device__ __forceinline__ int64_t load_unit(const Matrix& w, int64_t row, uint32_t unit,
+                                             float (&v)[kUnit<T>][kEight]) {
+  if constexpr (kUnit<T> == 1) {
+    const int64_t col = static_cast<int64_t>(unit) * kEight;
+    load8<T>(w, row, col, v[0]);
+    return col;
+  } else {
+    const int64_t group = unit / 2;
+    const int j = static_cast<int>(unit % 2) * kEight;
+    quants_of_group<T>(w, row, group, j, v[0]);
+    quants_of_group<T>(w, row, group, j + 16, v[1]);
+    return group * 32 + j;
   }
 }
 
-// Rows whose values do not come in groups.
+// CTA (x, y): units of part y.
+template <WType T>
+__global__ void __launch_bounds__(kThreads) dequantize_kernel(const __grid_constant__ Params p) {
+  const int64_t from = p.parts ? p.parts[blockIdx.y] * p.part_rows : 0,
+                to = blockIdx.y * p.part_rows;
+  const uint32_t first = blockIdx.x * (kThreads * kUnits<T>)+threadIdx.x;
+  uint32_t row = first / p.row_units, unit = first % p.row_units;
+  float v[kUnits<T>][kUnit<T>][kEight];
+  int64_t at[kUnits<T>];
+#pragma unroll
+  for (int k = 0; k < kUnits<T>; ++k) {
+    if (first + k * kThreads < p.count)
+      at[k] = (to + row) * p.w.cols + load_unit<T>(p.w, from + row, unit, v[k]);
+    row += p.rows_ahead, unit += p.units_ahead;
+    if (unit >= p.row_units) unit -= p.row_units, ++row;
+  }
+#pragma unroll
+  for (int k = 0; k < kUnits<T>; ++k)
+    if (first + k * kThreads < p.count)
+      for (int i = 0; i < kUnit<T>; ++i) store8(p.out, p.out_type, at[k] + 16 * i, v[k][i]);
+}
+
+// Rows whose values do not come in eights.
 __global__ void __launch_bounds__(kThreads)
     dequantize_any_kernel(const __grid_constant__ Params p) {
-  const int64_t row = blockIdx.x;
+  const int64_t from = (p.parts ? p.parts[blockIdx.y] * p.part_rows : 0) + blockIdx.x,
+                to = blockIdx.y * p.part_rows + blockIdx.x;
   for (int64_t c = threadIdx.x; c < p.w.cols; c += kThreads)
-    store_f32_as(p.out, p.out_type, row * p.w.cols + c, weight_at(p.w, row, c));
+    store_f32_as(p.out, p.out_type, to * p.w.cols + c, weight_at(p.w, from, c));
+}
+
+template <WType T>
+Status launch(Params p, unsigned n_parts, cudaStream_t stream) {
+  const int64_t row_units = p.w.cols / (kEight * kUnit<T>), count = p.part_rows * row_units;
+  if (count > INT32_MAX) return cudaErrorInvalidValue;
+  p.count = static_cast<uint32_t>(count), p.row_units = static_cast<uint32_t>(row_units);
+  p.rows_ahead = kThreads / p.row_units, p.units_ahead = kThreads % p.row_units;
+  constexpr int kBlock = kThreads * kUnits<T>;
+  const dim3 grid(static_cast<unsigned>((count + kBlock - 1) / kBlock), n_parts);
+  dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+// w's rows begin at its first part; parts as in dequantize_parts.
+Status dequantize_some(const Matrix& w, const int32_t* parts, int64_t n_parts, int64_t part_rows,
+                       void* out, WType out_type, cudaStream_t stream) {
+  if (is_quantised(out_type) || n_parts < 1 || n_parts > 65535 || part_rows < 1 ||
+      part_rows > INT32_MAX || w.cols < 1)
+    return cudaErrorInvalidValue;
+  Params p = {};
+  p.w = w, p.out = out, p.out_type = out_type, p.parts = parts, p.part_rows = part_rows;
+  const auto n = static_cast<unsigned>(n_parts);
+  if (w.cols % kEight != 0 || !vector_aligned(w.data, 0, 1) || !vector_aligned(out, 0, 1)) {
+    dequantize_any_kernel<<<dim3(static_cast<unsigned>(part_rows), n), kThreads, 0, stream>>>(p);
+    return cudaGetLastError();
+  }
+  return with_type(w.type, [&]<WType T>() { return launch<T>(p, n, stream); });
 }
 
 }  // namespace
 
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream) {
-  const int64_t row_groups = w.cols / kEight, count = n * row_groups;
-  if (is_quantised(out_type) || first < 0 || n < 1 || first + n > w.rows || w.cols < 1 ||
-      count > INT32_MAX)
-    return cudaErrorInvalidValue;
-  Params p;
-  p.w = rows_of(w, first, n), p.out = out, p.out_type = out_type;
-  if (w.cols % kEight != 0 || !vector_aligned(p.w.data, 0, 1) || !vector_aligned(out, 0, 1)) {
-    dequantize_any_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(p);
-    return cudaGetLastError();
-  }
-  p.count = static_cast<uint32_t>(count), p.row_groups = static_cast<uint32_t>(row_groups);
-  p.rows_ahead = kThreads / p.row_groups, p.groups_ahead = kThreads % p.row_groups;
-  const auto blocks = static_cast<unsigned>((count + kBlockGroups - 1) / kBlockGroups);
-  with_type(w.type, [&]<WType T>() { dequantize_kernel<T><<<blocks, kThreads, 0, stream>>>(p); });
-  return cudaGetLastError();
+  if (first < 0 || n < 1 || first + n > w.rows) return cudaErrorInvalidValue;
+  return dequantize_some(rows_of(w, first, n), nullptr, 1, n, out, out_type, stream);
+}
+
+Status dequantize_parts(const Matrix& w, const int32_t* parts, int64_t n_parts, int64_t part_rows,
+                        void* out, WType out_type, cudaStream_t stream) {
+  if (!parts) return cudaErrorInvalidValue;
+  return dequantize_some(w, parts, n_parts, part_rows, out, out_type, stream);
 }
 
 }  // namespace riffle::cuda

@@ -1,31 +1,39 @@
 // Gated linear units (Shazeer, arXiv 2002.05202): SwiGLU, GeGLU and clamped SwiGLU, elementwise.
-#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/layer/eight.cuh"
 #include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPerThread = 4;
+constexpr int kThreads = 256;
 
-// out may be gate: an element is read and written by one thread, and read first.
+// cuBLAS stores infinity beyond the largest f16; times a closed gate it would be NaN.
+__device__ __forceinline__ float finite(float x, WType type) {
+  return type == WType::F16 ? cut_to_f16(x) : x;
+}
+
+// out may be gate: eight values are read and written by one thread, and read first. vector: all are
+// 16-byte aligned, and there are no biases.
 __global__ void __launch_bounds__(kThreads)
     glu_kernel(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
-               WType out_type, const float* gate_bias, const float* up_bias, int64_t width) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPerThread + threadIdx.x;
-  float g[kPerThread], u[kPerThread];
+               WType out_type, const float* gate_bias, const float* up_bias, int64_t width,
+               bool vector) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEight;
+  if (vector && first + kEight <= count) {
+    float g[kEight], u[kEight];
+    load8(gate, in_type, first, g);
+    load8(up, in_type, first, u);
 #pragma unroll
-  for (int j = 0; j < kPerThread; j++) {
-    const int64_t i = first + j * kThreads;
-    if (i < count) g[j] = load_as_f32(gate, in_type, i), u[j] = load_as_f32(up, in_type, i);
-    // cuBLAS stores infinity beyond the largest f16; times a closed gate it would be NaN.
-    if (i < count && in_type == WType::F16) g[j] = cut_to_f16(g[j]), u[j] = cut_to_f16(u[j]);
-    if (i < count && gate_bias) g[j] += gate_bias[i % width];
-    if (i < count && up_bias) u[j] += up_bias[i % width];
+    for (int j = 0; j < kEight; j++)
+      g[j] = gated(kind, finite(g[j], in_type), finite(u[j], in_type));
+    return store8(out, out_type, first, g);
   }
-#pragma unroll
-  for (int j = 0; j < kPerThread; j++) {
-    const int64_t i = first + j * kThreads;
-    if (i < count) store_f32_as(out, out_type, i, gated(kind, g[j], u[j]));
+  for (int64_t i = first; i < count && i < first + kEight; i++) {
+    float g = finite(load_as_f32(gate, in_type, i), in_type),
+          u = finite(load_as_f32(up, in_type, i), in_type);
+    if (gate_bias) g += gate_bias[i % width];
+    if (up_bias) u += up_bias[i % width];
+    store_f32_as(out, out_type, i, gated(kind, g, u));
   }
 }
 
@@ -36,9 +44,11 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
            int64_t width) {
   if ((gate_bias || up_bias) && (width < 1 || count % width != 0)) return cudaErrorInvalidValue;
   if (is_quantised(in_type) || is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
-  const int64_t blocks = (count + kThreads * kPerThread - 1) / (kThreads * kPerThread);
+  const bool vector = !gate_bias && !up_bias && vector_aligned(gate, 0, 1) &&
+                      vector_aligned(up, 0, 1) && vector_aligned(out, 0, 1);
+  const int64_t blocks = (count + kThreads * kEight - 1) / (kThreads * kEight);
   glu_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      kind, gate, up, count, in_type, out, out_type, gate_bias, up_bias, width);
+      kind, gate, up, count, in_type, out, out_type, gate_bias, up_bias, width, vector);
   return cudaGetLastError();
 }
 

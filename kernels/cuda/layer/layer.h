@@ -40,6 +40,10 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
 // multiplies 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream);
+// Converts n_parts parts of w, of part_rows rows each, and writes them one below the other. parts,
+// on the device: the numbers of the parts, counted from the beginning of w.
+Status dequantize_parts(const Matrix& w, const int32_t* parts, int64_t n_parts, int64_t part_rows,
+                        void* out, WType out_type, cudaStream_t stream);
 // out[i] = row rows[i] of w, as f32, f16 or bf16 (out_type), n rows. rows: on the device.
 Status weight_rows(const Matrix& w, const int32_t* rows, int64_t n, void* out, WType out_type,
                    cudaStream_t stream);

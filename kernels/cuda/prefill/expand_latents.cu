@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(64)
   const float* const rotated = a.q + i * a.ldq + head * kLatentDim + kLatentValueDim;
   float* const out = a.out + (i * a.n_heads + head) * a.head_dim;
   for (int c = static_cast<int>(threadIdx.x); c < a.head_dim; c += 64)
-    out[c] = c < a.nope_dim                    ? raw[c] * a.raw_scale
-             : c < a.nope_dim + kLatentRopeDim ? rotated[c - a.nope_dim] * a.rotated_scale
+    out[c] = c < a.nope_dim                    ? raw[c] * a.scale
+             : c < a.nope_dim + kLatentRopeDim ? rotated[c - a.nope_dim] * a.scale
                                                : 0;
 }
 

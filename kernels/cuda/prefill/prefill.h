@@ -91,13 +91,13 @@ struct LatentMatrices {
 Status latent_matrices(const LatentMatrices& args, cudaStream_t stream);
 
 // out: queries of expanded heads, f32 [n][n_heads][head_dim]: the first nope_dim values of raw
-// [n][n_heads][nope_dim + kLatentRopeDim] times raw_scale, then the rotated part of q [n][ldq]
-// times rotated_scale. Each head of q has kLatentValueDim values before its rotated part.
+// [n][n_heads][nope_dim + kLatentRopeDim], then the rotated part of q [n][ldq], all times scale.
+// Each head of q has kLatentValueDim values before its rotated part.
 struct LatentQueries {
   const float *raw = nullptr, *q = nullptr;
   int64_t n = 0, ldq = 0;
   int n_heads = 0, nope_dim = 0, head_dim = 0;
-  float raw_scale = 1, rotated_scale = 1;
+  float scale = 1;
   float* out = nullptr;
 };
 Status latent_queries(const LatentQueries& args, cudaStream_t stream);

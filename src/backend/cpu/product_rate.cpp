@@ -11,7 +11,8 @@ double CpuDevice::product_rate() {
   constexpr int64_t kRows = 512;
   constexpr double kEnoughSeconds = 0.5;
   const auto size = [](const Tensor* t) { return t ? t->rows * t->cols : 0; };
-  const Tensor* largest = nullptr;  // of the layers: prompts need the output matrix for one row
+  // The layers' largest matrix: prompts need the output matrix for one row only.
+  const Tensor* largest = nullptr;
   for (const LayerWeights& l : model_.weights.layers)
     for (const Tensor* t : {&l.wq, &l.wo, &l.w3, &l.w2})
       if (size(t) > size(largest)) largest = t;

@@ -216,9 +216,11 @@ void CudaDevice::experts_of_step(const LayerWeights& w, const float* x, int64_t 
 // A prompt's rows by expert: expert k has rows [first[k], first[k + 1]).
 struct CudaDevice::ExpertRows {
   std::vector<int64_t> first;
-  std::vector<int> used;              // experts that have rows, in their order
-  std::vector<int> first_tile;        // [used.size() + 1]: where the tiles of each of them begin
-  const ExpertTile* tiles = nullptr;  // on the device
+  std::vector<int> used;        // experts that have rows, in their order
+  std::vector<int> first_tile;  // [used.size() + 1]: where the tiles of each of them begin
+  // On the device: the tiles, and `used`.
+  const ExpertTile* tiles = nullptr;
+  const int32_t* used_there = nullptr;
   // Writes tiles to `to`, which has room for most_expert_tiles; first is known.
   void divide(ExpertTile* to) {
     int count = 0;
@@ -289,17 +291,11 @@ void CudaDevice::multiply_experts(const LayerWeights& w, Tensor ExpertWeights::*
     // If there is no room for it, multiply unpacks one expert piece by piece.
     const bool side_by_side = unpacks && bytes <= static_cast<int64_t>(prompt_.unpacked.size());
     if (side_by_side) {
-      const auto unpack = [&](int64_t from, int64_t to, int64_t count) {
-        check(dequantize(some, from, count,
-                         prompt_.unpacked.as<std::byte>() + to * stack.cols * size_of(type), type,
-                         compute_),
-              "dequantising weights");
-      };
-      if (on_host) unpack(0, 0, some_rows);
-      else
-        by_expert.each_run(begin, end, [&](int i, int count) {
-          unpack(used[i] * rows, (i - begin) * rows, count * rows);
-        });
+      void* const to = prompt_.unpacked.data();
+      check(on_host ? dequantize(some, 0, some_rows, to, type, compute_)
+                    : dequantize_parts(some, by_expert.used_there + begin, end - begin, rows, to,
+                                       type, compute_),
+            "dequantising weights");
       some = {type, some_rows, stack.cols, prompt_.unpacked.data()};
     }
     const bool all = !on_host && !side_by_side;  // `some` has the matrices of all experts
@@ -332,24 +328,29 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, const float* x, int64_
     if (buffer.size() < bytes) buffer = pinned(bytes, "grouping rows by expert");
   };
   pin(host_routed_, rows * sizeof(Routed));
-  const size_t order_bytes = 2 * rows * sizeof(int32_t);
-  pin(host_orders_by_expert_, order_bytes + most_expert_tiles(rows, e.n) * sizeof(ExpertTile));
+  pin(host_orders_by_expert_, expert_orders_bytes(rows, e.n));
   check(cudaMemcpyAsync(host_routed_.data(), p.routed.data(), rows * sizeof(Routed),
                         cudaMemcpyDeviceToHost, compute_),
         "grouping rows by expert");
   compute_.wait("grouping rows by expert");
   ExpertRows by_expert;
   by_expert.first.resize(e.n + 1);
-  // Row of each place in the order of experts, then the place of each entry of routed.
-  auto* from = host_orders_by_expert_.as<int32_t>();
+  // Row of each place in the order of experts, the place of each entry of routed, the experts that
+  // have rows, and their tiles.
+  auto* const from = host_orders_by_expert_.as<int32_t>();
+  int32_t* const used = from + 2 * rows;
   group_by_expert(host_routed_.as<Routed>(), rows, e.n_used, by_expert.first, from, from + rows);
-  by_expert.divide(reinterpret_cast<ExpertTile*>(from + 2 * rows));
-  check(cudaMemcpyAsync(p.orders.data(), from,
-                        order_bytes + by_expert.first_tile.back() * sizeof(ExpertTile),
-                        cudaMemcpyHostToDevice, compute_),
+  by_expert.divide(reinterpret_cast<ExpertTile*>(used + e.n));
+  std::copy(by_expert.used.begin(), by_expert.used.end(), used);
+  std::fill(used + by_expert.used.size(), used + e.n, 0);
+  check(cudaMemcpyAsync(
+            p.orders.data(), from,
+            (2 * rows + e.n) * sizeof(int32_t) + by_expert.first_tile.back() * sizeof(ExpertTile),
+            cudaMemcpyHostToDevice, compute_),
         "grouping rows by expert");
   const auto* device_from = p.orders.as<int32_t>();
-  by_expert.tiles = reinterpret_cast<const ExpertTile*>(device_from + 2 * rows);
+  by_expert.used_there = device_from + 2 * rows;
+  by_expert.tiles = reinterpret_cast<const ExpertTile*>(by_expert.used_there + e.n);
   // w1 has the type of w3.
   const WType type = operand_type(options_.layout.type, w.experts[0].w3.type),
               down_type = cuda::down_type(options_.layout.type, config_, w.experts[0].w2.type);

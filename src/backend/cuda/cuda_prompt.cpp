@@ -220,7 +220,7 @@ void CudaDevice::CudaPrompt::attend_expanded(const PromptAttention& a) {
   LatentQueries q;
   q.raw = a.raw, q.q = a.q, q.n = a.n, q.ldq = a.ldq, q.n_heads = n_heads;
   q.nope_dim = l.nope_dim, q.head_dim = d;
-  q.raw_scale = scale * l.query_scale, q.rotated_scale = scale;
+  q.scale = scale * l.query_scale;
   q.out = buffers.latent_queries.as<float>();
   cuda::check(latent_queries(q, device_.compute_), "arranging queries");
   const bool whole = shape.heads == n_heads, same = l.value_dim == d;

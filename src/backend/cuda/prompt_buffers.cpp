@@ -70,8 +70,7 @@ std::vector<PromptBuffer> prompt_buffers(const Model& model, const BackendOption
     add(kExperts, operand * rows * c.dim,
         [](PromptBuffers& b) -> Buffer& { return b.experts.sorted; });
     add(kExperts, 4 * rows * c.dim, [](PromptBuffers& b) -> Buffer& { return b.experts.out; });
-    add(kExperts,
-        2 * sizeof(int32_t) * rows + sizeof(ExpertTile) * most_expert_tiles(rows, c.experts.n),
+    add(kExperts, expert_orders_bytes(rows, c.experts.n),
         [](PromptBuffers& b) -> Buffer& { return b.experts.orders; });
   }
   const ExpandedShape expanded = expanded_shape(c, options.layout.block_size, s.n_total);

@@ -106,7 +106,7 @@ TEST_CASE("queries, keys and values of expanded latents, against float64",
     DeviceArray<float> queries(s.n * s.n_heads * d);
     queries.poison();
     q.raw = raw_d.get(), q.q = rotated_d.get(), q.n = s.n, q.ldq = ldq, q.n_heads = s.n_heads;
-    q.nope_dim = s.nope, q.head_dim = d, q.raw_scale = 0.75f, q.rotated_scale = 0.5f;
+    q.nope_dim = s.nope, q.head_dim = d, q.scale = 0.75f;
     q.out = queries.get();
     check_cuda(latent_queries(q, nullptr));
     const std::vector<float> arranged = queries.download();
@@ -114,8 +114,8 @@ TEST_CASE("queries, keys and values of expanded latents, against float64",
       for (int j = 0; j < d; ++j) {
         const float from = j < s.nope
                                ? 0.75f * raw[i * width + j]
-                               : 0.5f * rotated[i / s.n_heads * ldq + i % s.n_heads * kLatentDim +
-                                                kLatentValueDim + std::min(j - s.nope, kRope - 1)];
+                               : 0.75f * rotated[i / s.n_heads * ldq + i % s.n_heads * kLatentDim +
+                                                 kLatentValueDim + std::min(j - s.nope, kRope - 1)];
         wrong += arranged[i * d + j] != (j < width ? from : 0);
       }
     CHECK(wrong == 0);

@@ -350,6 +350,29 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
       }
     }
   }
+  // Parts of a matrix, in any order and more than once.
+  for (const WType type : kTypes)
+    for (const int64_t cols : {256, 1280, 50}) {
+      if (!whole_blocks(type, cols)) continue;
+      constexpr int64_t kPart = 7, kParts = 6;
+      const Weights w(g, type, kPart * kParts, cols);
+      const std::vector<int32_t> parts = {4, 0, 5, 4};
+      const DeviceArray<int32_t> parts_d(parts);
+      INFO(name_of(type) << " cols " << cols);
+      for (const WType out : {WType::F32, WType::F16}) {
+        DeviceArray<uint8_t> picked(parts.size() * kPart * cols * bytes_of(out)),
+            all(kPart * kParts * cols * bytes_of(out));
+        picked.poison();
+        check_cuda(dequantize_parts(w.matrix(), parts_d.get(), std::ssize(parts), kPart,
+                                    picked.get(), out, nullptr));
+        check_cuda(dequantize(w.matrix(), 0, kPart * kParts, all.get(), out, nullptr));
+        const auto got = picked.download(), from = all.download();
+        const size_t bytes = kPart * cols * bytes_of(out);
+        for (size_t i = 0; i < parts.size(); ++i)
+          CHECK(std::equal(got.begin() + i * bytes, got.begin() + (i + 1) * bytes,
+                           from.begin() + parts[i] * bytes));
+      }
+    }
   const std::vector<float> special = {0,     -0.0f,    65504,     65519, 65520, 1e9f,
                                       -1e9f, INFINITY, -INFINITY, 1e-8f, 5e-8f};
   const DeviceArray<float> in(special);

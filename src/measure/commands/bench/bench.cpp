@@ -318,9 +318,9 @@ a prompt, its products with weights and its attention to the keys that it reads.
 the share of the rate of one large product alone (on a GPU of 8,192 x 8,192 x 8,192 by cuBLAS; on a
 CPU of the model's largest matrix and 512 rows).
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, qwen3.8-27b, qwen3.5-9b,
-qwen3.6-35b-a3b, nemotron-3-nano-30b-a3b, gemma-4-26b-a4b, glm-4.7-flash, llama-3-70b-layer or tiny.
-The weights are synthetic, of type --weights (default: q8_0). The speed is real; the answers are
-meaningless.
+qwen3.6-35b-a3b, nemotron-3-nano-30b-a3b, gemma-4-26b-a4b, glm-4.7-flash, muse-glimmer-30b,
+llama-3-70b-layer or tiny. The weights are synthetic, of type --weights (default: q8_0). The speed
+is real; the answers are meaningless.
 With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
 answer divided by its tokens. tokens/step: tokens that a step gave each sequence.
 With --arrivals: first token, time between tokens and delay (arrival to start of prefill) are as a
