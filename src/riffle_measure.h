@@ -61,16 +61,20 @@ RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const in
 
 /* ---- prompts */
 
-/* Operations that reading n_tokens of a prompt needs until the logits of the last one; a
- * multiplication and an addition are two. products: with weights; attention: scores and sums of
- * values, of the keys that each query sees (its window, or all before it). Not counted: recurrent
- * states, norms and other operations on single values. */
-RIFFLE_API void riffle_prompt_operations(const riffle_model* model, size_t n_tokens,
-                                         double* products, double* attention);
+/* Counts the operations of a prefill of n_tokens that returns the last token's logits; a
+ * multiplication and an addition are two. Not counted: recurrent states, norms and other operations
+ * on single values. */
+typedef struct riffle_operations {
+  double products;         /* with weights */
+  double attention;        /* scores and sums of values, in layers without a window */
+  double window_attention; /* the same in layers with a sliding window */
+} riffle_operations;
+RIFFLE_API riffle_operations riffle_prompt_operations(const riffle_model* model, size_t n_tokens);
 
-/* Operations per second of a large product as prompts compute it: on a GPU one of 8,192^3 by
- * cuBLAS, with up to 400 MB of device memory outside the budget, which are freed at once; on a CPU
- * one of the model's largest matrix and 512 rows, by all threads. *rate is 0 if it is not known. */
+/* Operations per second of a large product as prompts compute it. On a GPU: of two 8,192 x 8,192
+ * matrices in f16 by cuBLAS, with 384 MiB of device memory outside the budget, freed at once. On a
+ * CPU: of the largest matrix of the model's layers and 512 rows, by all threads. *rate is 0 if it
+ * is not known, such as with f32 KV on a GPU. */
 RIFFLE_API riffle_status riffle_product_rate(riffle_context* context, double* rate);
 
 /* Sets `prefill_share` for later prompts; with 0 they read all keys. Returns RIFFLE_BAD_ARGUMENT if

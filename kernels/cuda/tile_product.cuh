@@ -9,7 +9,7 @@
 
 namespace riffle::cuda {
 
-// Sizes that both have in common.
+// Tile sizes of TileProduct and HopperProduct.
 struct TileSizes {
   static constexpr int kRows = 128, kCols = 64, kStages = 3;  // kCols: of a stage
   static constexpr int kPieces = kCols / 8;                   // 16-byte pieces in a row of a stage

@@ -42,7 +42,7 @@ __device__ __forceinline__ void HopperProduct::multiply(const TileRows& a, const
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<kStages - 2>();
     wgmma_wait<0>();
-    fence_async();
+    fence_async();    // wgmma reads what cp.async wrote through another proxy
     __syncthreads();  // both warpgroups have read the stage that is loaded next
     const uint32_t at = stages + step % kStages * kStageBytes;
     if (has_rows) {

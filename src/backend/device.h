@@ -77,7 +77,7 @@ struct Linear {
 
 // Products of heads, each with its own matrix: y[i*ldy + h*y_head + r] = W_h[r] . x_ih, where
 // x_ih are the `cols` values from x + i*ldx + h*x_head on. The `copied` values after them are
-// copied behind the product. only_copied: nothing is multiplied.
+// copied behind the product. copy_only: no product is computed.
 struct HeadProducts {
   const std::vector<Tensor>* weights = nullptr;  // [heads], of one type and shape
   const float* x = nullptr;
@@ -86,7 +86,7 @@ struct HeadProducts {
   int64_t ldy = 0, y_head = 0;
   int64_t n = 0, copied = 0;
   Phase phase = Phase::Decode;
-  bool only_copied = false;
+  bool copy_only = false;
 };
 
 class Device {

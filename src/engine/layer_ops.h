@@ -33,8 +33,8 @@ class LayerOps {
   LinearOut value_product(const LayerWeights& w, int layer, const ForwardBuffers& buffers) const;
   void finish_keys(const LayerWeights& w, int layer, int64_t n, const ForwardBuffers& buffers);
   // Latent attention: computes n rows of queries, before RoPE, from the output of query_product.
-  // Overwrites `att`, with the queries before `k_b`. rotated_only: of q only the values that RoPE
-  // changes are wanted, without the factor LatentConfig::query_scale.
+  // Leaves the queries before `k_b` in `att`. rotated_only: writes only the values of q that RoPE
+  // changes, without the factor LatentConfig::query_scale; the others are undefined.
   void latent_queries(const LayerWeights& w, int layer, int64_t n, Phase phase,
                       const ForwardBuffers& buffers, bool rotated_only = false);
   // Returns attention's output for finish_layer. With latent attention that is `att` times v_b, in

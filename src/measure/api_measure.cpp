@@ -55,12 +55,10 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
   });
 }
 
-void riffle_prompt_operations(const riffle_model* model, size_t n_tokens, double* products,
-                              double* attention) {
-  PromptOperations operations;
-  if (model) operations = prompt_operations(*model->model, static_cast<int64_t>(n_tokens));
-  if (products) *products = operations.products;
-  if (attention) *attention = operations.attention;
+riffle_operations riffle_prompt_operations(const riffle_model* model, size_t n_tokens) {
+  PromptOperations o;
+  if (model) o = prompt_operations(*model->model, static_cast<int64_t>(n_tokens));
+  return {o.products, o.attention, o.window_attention};
 }
 
 riffle_status riffle_product_rate(riffle_context* context, double* rate) {

@@ -6,12 +6,13 @@ namespace riffle {
 
 // A multiplication and an addition are two operations.
 struct PromptOperations {
-  double products = 0;   // with weights
-  double attention = 0;  // scores and sums of values, of the keys that each query sees
+  double products = 0;  // with weights
+  // Scores and sums of values: in layers without a window, and in those with one.
+  double attention = 0, window_attention = 0;
 };
 
-// Counts what reading n tokens needs until the logits of the last one. Not counted: the lookup of
-// embeddings, recurrent states, norms and other operations on single values.
+// Counts the operations of a prefill of n tokens that returns the last token's logits. Not counted:
+// the lookup of embeddings, recurrent states, norms and other operations on single values.
 PromptOperations prompt_operations(const Model& model, int64_t n);
 
 }  // namespace riffle

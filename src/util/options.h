@@ -177,7 +177,8 @@ struct ContextOptions {
   // Mixtures of experts on a GPU: the number of last layers whose experts stay in host memory. In
   // decode the CPU computes these experts, with n_threads and isa; for a prompt they are copied to
   // the GPU, layer by layer. -1: as few as let gpu_mem hold the other weights and an eighth of the
-  // KV. Other devices ignore it
+  // KV; with dense attention and a given n_ctx, if possible, the whole KV of a session. Other
+  // devices ignore it
   int32_t cpu_experts = -1;
   // Number of tokens that a step may compute ahead: those that followed an earlier occurrence of
   // the last 2 to 4 tokens. If the answer then draws such a token, it needs no step of its own.

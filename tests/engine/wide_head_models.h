@@ -32,8 +32,9 @@ inline std::unique_ptr<Model> two_sizes_model(int n_heads, int n_kv_heads, bool 
     LayerConfig& layer = c.layers.emplace_back();
     if (windowed) layer.window = 48, layer.rope = 1, layer.head_dim = 256, layer.n_kv_heads = 4;
   }
-  for (const int source : {2, 3})
-    if (shared) c.layers.emplace_back(LayerConfig(c.layers[source])).kv_source = source;
+  if (shared)
+    for (const int source : {2, 3})
+      c.layers.emplace_back(LayerConfig(c.layers[source])).kv_source = source;
   c.n_layers = static_cast<int>(c.layers.size());
   make_attending_weights(*model);
   return model;

@@ -34,19 +34,27 @@ TEST_CASE("operations of a prompt are those of its products and of the pairs tha
   // Windows of 1,024 tokens in 25 of 30 layers, and heads of two sizes.
   const auto gemma = synthetic_model("gemma-4-26b-a4b", DType::Q4_K);
   const Config& c = gemma->config;
-  double attention = 0;
+  double attention[2] = {};
   for (int i = 0; i < c.n_layers; ++i) {
     double pairs = 0;
-    const int window = c.layers[i].window > 0 ? c.layers[i].window : 5000;
-    for (int t = i + 1 == c.n_layers ? 4999 : 0; t < 5000; ++t) pairs += std::min(t + 1, window);
-    attention += 4 * pairs * c.heads(i) * c.head_size(i);
+    const int window = c.layers[i].window;
+    for (int t = i + 1 == c.n_layers ? 4999 : 0; t < 5000; ++t)
+      pairs += std::min(t + 1, window > 0 ? window : 5000);
+    attention[window > 0] += 4 * pairs * c.heads(i) * c.head_size(i);
   }
-  CHECK(prompt_operations(*gemma, 5000).attention == attention);
+  CHECK(prompt_operations(*gemma, 5000).attention == attention[0]);
+  CHECK(prompt_operations(*gemma, 5000).window_attention == attention[1]);
   // A token goes through 8 of 128 experts.
   const double a = prompt_operations(*gemma, 2001).products,
                b = prompt_operations(*gemma, 1001).products;
   CHECK((a - b) / 2000 > 2.9e9);
   CHECK((a - b) / 2000 < 3.1e9);
+  // Latent attention: 20 heads of 256 values, the keys and values computed from latents.
+  const auto glm = synthetic_model("glm-4.7-flash", DType::Q4_K);
+  CHECK(prompt_operations(*glm, 100).attention == 2 * 20 * 512.0 * (46 * (100 * 101 / 2) + 100));
+  // A layer in four attends, and the last one does.
+  const auto qwen = synthetic_model("qwen3.5-9b", DType::Q4_K);
+  CHECK(prompt_operations(*qwen, 100).attention == 2 * 16 * 512.0 * (7 * (100 * 101 / 2) + 100));
 }
 
 TEST_CASE("synthetic models have the published sizes") {

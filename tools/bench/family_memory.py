@@ -363,13 +363,13 @@ def layers_of(config):
 
 
 def token_bytes(layer, kv):
-    """Bytes of one token in one layer. q8: one byte a value, and one for each 32 values."""
+    """Returns the bytes of one token in one layer. q8: a byte a value, and one for 32 values."""
     row = 2 * layer.size if kv == "f16" else layer.size + -(-layer.size // 32)
     return layer.n_heads * row * (1 if layer.latent else 2)
 
 
 def block_bytes(layer, kv):
-    """Bytes of a block of each head of the layer. Each head's block begins on a cache line."""
+    """Returns the bytes of a block of each head of the layer; each begins on a cache line."""
     return layer.n_heads * (-(-token_bytes(layer, kv) // layer.n_heads * BLOCK // 64) * 64)
 
 

@@ -77,7 +77,7 @@ Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, 
                    WType out_type, cudaStream_t stream);
 
 // Rows [first, first + n) of the rows by expert go through one expert; n <= kExpertTileRows. used:
-// the expert's number among those that have rows.
+// the expert's index in the list of experts that have rows.
 inline constexpr int kExpertTileRows = 128;
 struct ExpertTile {
   int32_t expert, used, first, n;
@@ -93,8 +93,10 @@ struct PromptProduct {
   const void* a = nullptr;  // [..][w.cols]
   Matrix w;
   int64_t rows = 0;
-  int first_used = -1;          // w has the experts from this ExpertTile::used on; -1: all experts
-  const float* bias = nullptr;  // [experts][rows]; null: none
+  // -1: w has all experts. Else w has only experts with rows, from the one with this
+  // ExpertTile::used on.
+  int first_used = -1;
+  const float* bias = nullptr;        // [experts][rows]; null: none
   const ExpertTile* tiles = nullptr;  // on the device
   int n_tiles = 0;
   void* out = nullptr;  // [..][rows]

@@ -1,7 +1,8 @@
-// Converts weights to the operands of prefill. Memory is the limit: eight values are 16 bytes of
-// output and about 4 of input, for which a multiprocessor has a cycle. So each type has a kernel of
-// its own, and a thread divides once to find its row. Where 32 values share a scale, a thread takes
-// 16 of them: both halves of eight bytes of codes.
+// Converts weights to the operands of prefill. Memory bandwidth should be the limit. Eight values
+// are about 20 bytes of traffic, which is what a multiprocessor of an H200 gets in a cycle, so a
+// thread can afford few instructions: each type has a kernel of its own, and a thread divides once
+// to find its row. For types with four low bits a thread takes 16 values at a time, the low and the
+// high halves of eight bytes.
 #include "kernels/cuda/layer/eight.cuh"
 #include "kernels/cuda/layer/layer.h"
 
@@ -20,18 +21,18 @@ struct Params {
   uint32_t rows_ahead, units_ahead;  // kThreads units further
 };
 
-// Eights of values that a thread takes at a time, its unit.
+// A unit is what a thread loads at once: one or two groups of eight values.
 template <WType T>
-constexpr int kUnit = T > WType::Q8_0&& dtype_info(T).low_bits == 4 ? 2 : 1;
+constexpr int kUnitEights = (T > WType::Q8_0 && dtype_info(T).low_bits == 4) ? 2 : 1;
 template <WType T>
-constexpr int kUnits = 4 / kUnit<T>;  // number that a thread has
+constexpr int kUnitsPerThread = 4 / kUnitEights<T>;
 
 // Loads unit `unit` of a row, and returns its first column. The second eight values are 16 columns
 // further.
 template <WType T>
 __device__ __forceinline__ int64_t load_unit(const Matrix& w, int64_t row, uint32_t unit,
-                                             float (&v)[kUnit<T>][kEight]) {
-  if constexpr (kUnit<T> == 1) {
+                                             float (&v)[kUnitEights<T>][kEight]) {
+  if constexpr (kUnitEights<T> == 1) {
     const int64_t col = static_cast<int64_t>(unit) * kEight;
     load8<T>(w, row, col, v[0]);
     return col;
@@ -49,21 +50,21 @@ template <WType T>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(const __grid_constant__ Params p) {
   const int64_t from = p.parts ? p.parts[blockIdx.y] * p.part_rows : 0,
                 to = blockIdx.y * p.part_rows;
-  const uint32_t first = blockIdx.x * (kThreads * kUnits<T>)+threadIdx.x;
+  const uint32_t first = blockIdx.x * (kThreads * kUnitsPerThread<T>)+threadIdx.x;
   uint32_t row = first / p.row_units, unit = first % p.row_units;
-  float v[kUnits<T>][kUnit<T>][kEight];
-  int64_t at[kUnits<T>];
+  float v[kUnitsPerThread<T>][kUnitEights<T>][kEight];
+  int64_t at[kUnitsPerThread<T>];
 #pragma unroll
-  for (int k = 0; k < kUnits<T>; ++k) {
+  for (int k = 0; k < kUnitsPerThread<T>; ++k) {
     if (first + k * kThreads < p.count)
       at[k] = (to + row) * p.w.cols + load_unit<T>(p.w, from + row, unit, v[k]);
     row += p.rows_ahead, unit += p.units_ahead;
     if (unit >= p.row_units) unit -= p.row_units, ++row;
   }
 #pragma unroll
-  for (int k = 0; k < kUnits<T>; ++k)
+  for (int k = 0; k < kUnitsPerThread<T>; ++k)
     if (first + k * kThreads < p.count)
-      for (int i = 0; i < kUnit<T>; ++i) store8(p.out, p.out_type, at[k] + 16 * i, v[k][i]);
+      for (int i = 0; i < kUnitEights<T>; ++i) store8(p.out, p.out_type, at[k] + 16 * i, v[k][i]);
 }
 
 // Rows whose values do not come in eights.
@@ -77,11 +78,11 @@ __global__ void __launch_bounds__(kThreads)
 
 template <WType T>
 Status launch(Params p, unsigned n_parts, cudaStream_t stream) {
-  const int64_t row_units = p.w.cols / (kEight * kUnit<T>), count = p.part_rows * row_units;
+  const int64_t row_units = p.w.cols / (kEight * kUnitEights<T>), count = p.part_rows * row_units;
   if (count > INT32_MAX) return cudaErrorInvalidValue;
   p.count = static_cast<uint32_t>(count), p.row_units = static_cast<uint32_t>(row_units);
   p.rows_ahead = kThreads / p.row_units, p.units_ahead = kThreads % p.row_units;
-  constexpr int kBlock = kThreads * kUnits<T>;
+  constexpr int kBlock = kThreads * kUnitsPerThread<T>;
   const dim3 grid(static_cast<unsigned>((count + kBlock - 1) / kBlock), n_parts);
   dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(p);
   return cudaGetLastError();

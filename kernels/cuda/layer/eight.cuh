@@ -20,7 +20,8 @@ __device__ inline void store8(void* out, WType type, int64_t i, const float* v) 
   } else {
     __half2 half[4];
     for (int j = 0; j < 4; j++) half[j] = __floats2half2_rn(v[2 * j], v[2 * j + 1]);
-    // Infinities among the results, which are rare, may have to become the largest f16.
+    // A value beyond f16's range becomes infinity. This is rare; then all eight are converted
+    // again, with saturation.
     const __half2 largest = __hmax2(__hmax2(__habs2(half[0]), __habs2(half[1])),
                                     __hmax2(__habs2(half[2]), __habs2(half[3])));
     const bool cut = __hisinf(__low2half(largest)) || __hisinf(__high2half(largest));

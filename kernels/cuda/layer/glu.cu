@@ -12,13 +12,14 @@ __device__ __forceinline__ float finite(float x, WType type) {
   return type == WType::F16 ? cut_to_f16(x) : x;
 }
 
-// out may be gate: eight values are read and written by one thread, and read first. vector: all are
-// 16-byte aligned, and there are no biases.
+// out may be gate: a thread reads its values before it writes them. vector: all are 16-byte
+// aligned, and there are no biases.
 __global__ void __launch_bounds__(kThreads)
     glu_kernel(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
                WType out_type, const float* gate_bias, const float* up_bias, int64_t width,
                bool vector) {
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEight;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * kThreads * kEight,
+                first = block + threadIdx.x * kEight;
   if (vector && first + kEight <= count) {
     float g[kEight], u[kEight];
     load8(gate, in_type, first, g);
@@ -28,7 +29,10 @@ __global__ void __launch_bounds__(kThreads)
       g[j] = gated(kind, finite(g[j], in_type), finite(u[j], in_type));
     return store8(out, out_type, first, g);
   }
-  for (int64_t i = first; i < count && i < first + kEight; i++) {
+  // Neighbouring threads take neighbouring values, or, at the end of vectors, their own eight.
+  for (int j = 0; j < kEight; j++) {
+    const int64_t i = vector ? first + j : block + j * kThreads + threadIdx.x;
+    if (i >= count) return;
     float g = finite(load_as_f32(gate, in_type, i), in_type),
           u = finite(load_as_f32(up, in_type, i), in_type);
     if (gate_bias) g += gate_bias[i % width];

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Block (i, h): row i of head h. Its first `cols` values become an operand, and the `copied` values
-// after them go behind the product. out may be null.
+// after them go behind the product. If out is null, only these are copied.
 __global__ void __launch_bounds__(kThreads)
     head_operands_kernel(const __grid_constant__ HeadOperands a) {
   const int64_t i = blockIdx.x, head = blockIdx.y;

@@ -83,7 +83,7 @@ struct HeadProductsStep {
   bool overlap = false;  // see Gemv::overlap
 };
 Status head_products_step(const HeadProductsStep& args, cudaStream_t stream);
-// Operands of such products in a prompt: out [n_heads][n][cols] of out_type; null: none. Writes the
+// Operands of such products in a prompt: out [n_heads][n][cols] of out_type, or null. Writes the
 // remaining values of x to y, after the `rows` values of each product.
 struct HeadOperands {
   const float* x = nullptr;

@@ -160,7 +160,7 @@ void CpuProducts::multiply_heads(const HeadProducts& a) {
       std::copy_n(a.x + i * a.ldx + h * a.x_head + cols, a.copied,
                   a.y + i * a.ldy + h * a.y_head + one.rows);
   });
-  if (a.only_copied) return;
+  if (a.copy_only) return;
   if (a.phase == Phase::Decode) {
     const cpu::GemvKernels& gemv = gemv_of(one.type);
     const size_t bytes = gemv.act_bytes(one.type, cols);

@@ -1,4 +1,4 @@
-#include <algorithm>
+// Measures the rate of a large product, for riffle_product_rate.
 #include <chrono>
 #include <vector>
 
@@ -6,12 +6,13 @@
 
 namespace riffle {
 
+// Uses the largest matrix of a layer. The output matrix does not count, because a prompt multiplies
+// one row by it.
 double CpuDevice::product_rate() {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kRows = 512;
   constexpr double kEnoughSeconds = 0.5;
   const auto size = [](const Tensor* t) { return t ? t->rows * t->cols : 0; };
-  // The layers' largest matrix: prompts need the output matrix for one row only.
   const Tensor* largest = nullptr;
   for (const LayerWeights& l : model_.weights.layers)
     for (const Tensor* t : {&l.wq, &l.wo, &l.w3, &l.w2})
@@ -22,7 +23,7 @@ double CpuDevice::product_rate() {
     x[i] = static_cast<float>(static_cast<int>(i * 2654435761U >> 16 & 1023) - 512) / 512;
   const LinearOut out{largest, y.data(), largest->rows};
   double best = 0, spent = 0;
-  for (int i = 0; i < 3 || spent < kEnoughSeconds; ++i) {
+  for (int i = 0; i < 2 || spent < kEnoughSeconds; ++i) {
     const Clock::time_point start = Clock::now();
     products_.multiply({&out, 1}, x.data(), kRows, Phase::Prefill);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -220,7 +220,7 @@ struct CudaDevice::ExpertRows {
   std::vector<int> first_tile;  // [used.size() + 1]: where the tiles of each of them begin
   // On the device: the tiles, and `used`.
   const ExpertTile* tiles = nullptr;
-  const int32_t* used_there = nullptr;
+  const int32_t* used_on_device = nullptr;
   // Writes tiles to `to`, which has room for most_expert_tiles; first is known.
   void divide(ExpertTile* to) {
     int count = 0;
@@ -235,8 +235,8 @@ struct CudaDevice::ExpertRows {
     }
     first_tile.push_back(count);
   }
-  // Calls f(begin, n) for runs of n neighbouring experts, used[begin] and those after it, of the
-  // experts used[from] to used[to - 1].
+  // Splits used[from..to) into runs of consecutive experts. Calls f(begin, n) for the run
+  // used[begin..begin + n).
   template <class F>
   void each_run(int from, int to, F&& f) const {
     for (int begin = from, end; begin < to; begin = end) {
@@ -288,13 +288,13 @@ void CudaDevice::multiply_experts(const LayerWeights& w, Tensor ExpertWeights::*
         weights_.stage(w, which, used[i], rows_of(some, (i - begin) * rows, count * rows));
       });
     }
-    // If there is no room for it, multiply unpacks one expert piece by piece.
+    // If `unpacked` is too small for one expert, multiply() converts it in pieces.
     const bool side_by_side = unpacks && bytes <= static_cast<int64_t>(prompt_.unpacked.size());
     if (side_by_side) {
       void* const to = prompt_.unpacked.data();
       check(on_host ? dequantize(some, 0, some_rows, to, type, compute_)
-                    : dequantize_parts(some, by_expert.used_there + begin, end - begin, rows, to,
-                                       type, compute_),
+                    : dequantize_parts(some, by_expert.used_on_device + begin, end - begin, rows,
+                                       to, type, compute_),
             "dequantising weights");
       some = {type, some_rows, stack.cols, prompt_.unpacked.data()};
     }
@@ -349,8 +349,8 @@ void CudaDevice::experts_of_prompt(const LayerWeights& w, const float* x, int64_
             cudaMemcpyHostToDevice, compute_),
         "grouping rows by expert");
   const auto* device_from = p.orders.as<int32_t>();
-  by_expert.used_there = device_from + 2 * rows;
-  by_expert.tiles = reinterpret_cast<const ExpertTile*>(by_expert.used_there + e.n);
+  by_expert.used_on_device = device_from + 2 * rows;
+  by_expert.tiles = reinterpret_cast<const ExpertTile*>(by_expert.used_on_device + e.n);
   // w1 has the type of w3.
   const WType type = operand_type(options_.layout.type, w.experts[0].w3.type),
               down_type = cuda::down_type(options_.layout.type, config_, w.experts[0].w2.type);

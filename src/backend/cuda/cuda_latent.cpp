@@ -10,7 +10,7 @@ void CudaDevice::multiply_heads(const HeadProducts& a) {
   const Matrix& w = weights_.heads(*a.weights);
   const auto n_heads = static_cast<int>(a.weights->size());
   const int64_t rows = (*a.weights)[0].rows;
-  if (!a.only_copied && (a.phase == Phase::Decode || a.n <= kFewRows)) {
+  if (!a.copy_only && (a.phase == Phase::Decode || a.n <= kFewRows)) {
     HeadProductsStep step;
     step.w = w;
     step.rows = rows;
@@ -28,7 +28,7 @@ void CudaDevice::multiply_heads(const HeadProducts& a) {
   operands.n = a.n, operands.cols = w.cols, operands.rows = rows, operands.copied = a.copied;
   operands.n_heads = n_heads;
   operands.out_type = operand_type(options_.layout.type, w.type);
-  if (a.only_copied) return check(head_operands(operands, compute_), "moving parts of heads");
+  if (a.copy_only) return check(head_operands(operands, compute_), "moving parts of heads");
   const int64_t one = a.n * w.cols * size_of(operands.out_type);
   grow(prompt_.operand, n_heads * one, "a prefill chunk");
   operands.out = prompt_.operand.data();

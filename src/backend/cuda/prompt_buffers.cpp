@@ -16,7 +16,7 @@
 namespace riffle::cuda {
 
 ExpandedShape expanded_shape(const Config& c, int block_size, int64_t n_total) {
-  // A head of 131,072 tokens takes 128 MiB. Eight of them have 128 query tiles of a chunk of 2,048,
+  // 1 GiB holds 8 heads of 131,072 tokens. Eight heads have 128 query tiles of a chunk of 2,048,
   // which is what a large GPU computes at once. If all heads fit, a token's keys and values are
   // computed once: with 20 heads, for prompts of up to 52,000 tokens.
   constexpr int64_t kBytes = int64_t{1} << 30;

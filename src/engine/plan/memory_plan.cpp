@@ -406,9 +406,11 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 
 // Plans a device with a pool or with memory of its own. Without a setting for the number of layers
 // whose experts stay in host memory, it takes the fewest that leave the pool the part of the KV
-// that a step reads; if none do, all. Dense attention reads all KV, and KV that is loaded for every
-// token takes far longer than experts on the CPU. A selector reads about an eighth. An eighth is
-// also planned for dense attention if nobody asked for this length: few texts fill it. If the
+// that a step reads; if none do, all. A selector reads about an eighth. Dense attention reads the
+// whole KV, and loading the missing part for each token takes longer than computing with experts on
+// the CPU (tools/bench/results/gpu.md, GLM-4.7-Flash in 12 GiB). So the pool gets room for one
+// whole session and an eighth of the others, if any number of layers gives it that. If n_ctx is the
+// default, dense attention gets an eighth too, because few texts fill the trained length. If the
 // number of slots is given, or if there is no pool, the plan takes the fewest layers that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
@@ -421,22 +423,24 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
   const SelectorKind selector = r.options.selection.selector;
   const bool dense = selector == SelectorKind::DENSE ||
                      (selector == SelectorKind::AUTO && !auto_may_share(model.config));
-  const KvShape shape = kv_shape(model.config, r);
+  const auto whole =
+      static_cast<uint64_t>(kv_shape(model.config, r).readable_blocks(r.options.n_ctx));
   const auto sessions = static_cast<uint64_t>(r.options.n_sessions);
-  const auto roomy = [&](int n) {
+  const auto roomy = [&](int n, bool whole_session) {
     verdict = with(n);
     if (verdict.status != RIFFLE_OK || r.options.slots > 0 || !r.has_pool)
       return verdict.status == RIFFLE_OK;
     const auto slots = static_cast<uint64_t>(r.slots - r.lent_slots);
-    if (dense && r.length_given)
-      return slots >= product({sessions, uint64_t(shape.readable_blocks(r.options.n_ctx))});
+    if (whole_session)
+      return product({slots, kPoolShare}) >= product({whole, kPoolShare + sessions - 1});
     return product({slots, plan.slot_bytes, kPoolShare}) >=
            product({sessions, plan.host_kv - plan.host_states});
   };
+  const bool whole_session = dense && r.length_given && roomy(layers, true);
   int few = -1, many = layers;
   while (many - few > 1) {
     const int middle = few + (many - few) / 2;
-    (roomy(middle) ? many : few) = middle;
+    (roomy(middle, whole_session) ? many : few) = middle;
   }
   verdict = with(many);
   plan.min_gpu_mem = least;

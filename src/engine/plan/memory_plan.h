@@ -16,7 +16,7 @@ struct ResolvedOptions : BackendOptions {
   std::string device_note;    // goes to MemoryPlan
   bool no_driver = false;     // goes to MemoryPlan
   bool trained_ctx = false;   // n_ctx was 0: plan_memory may shorten it
-  bool length_given = false;  // n_ctx was not 0
+  bool length_given = false;  // n_ctx was given; unlike trained_ctx, no plan changes this
   uint64_t host_memory = 0;   // bytes that this process may use (util/memory_limits.h)
   std::string host_owner = "this machine";  // owner of that limit
   std::string context_note;  // from plan_memory, for MemoryPlan and riffle_context_notice

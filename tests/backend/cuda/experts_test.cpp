@@ -2,6 +2,7 @@
 // and steps are replayed as graphs.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <thread>
 
 #include "backend/cuda/weights.h"
@@ -133,8 +134,8 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
   }
 }
 
-// Experts leave the GPU until the pool holds all KV that dense attention reads. For a selector
-// fewer of them do.
+// Experts leave the GPU, as few layers of them as it takes, until the pool holds all KV that dense
+// attention reads. For a selector, or for a length that was not given, fewer do.
 TEST_CASE("cuda: dense attention moves experts to the host until its KV fits the pool",
           "[cuda][experts][memory]") {
   if (skip()) return;
@@ -149,37 +150,47 @@ TEST_CASE("cuda: dense attention moves experts to the host until its KV fits the
   int64_t blocks = 0;
   for (int layer = 0; layer < config.n_layers; ++layer)
     blocks += config.kv_heads(layer) * ((o.n_ctx + o.block_size - 1) / o.block_size);
-  const auto planned = [&](ContextOptions of) {
+  // Returns the plan; none if the budget is too small.
+  const auto planned = [&](ContextOptions of) -> std::optional<MemoryPlan> {
     MemoryPlan plan{};
-    REQUIRE(plan_memory(r.model, &of, &plan, nullptr, 0) == RIFFLE_OK);
+    if (plan_memory(r.model, &of, &plan, nullptr, 0) != RIFFLE_OK) return std::nullopt;
     return plan;
   };
-  o.cpu_experts = 0;
-  o.gpu_mem = 0;
-  const uint64_t without = planned(o).min_gpu_mem;
-  o.cpu_experts = -1;
-  const uint64_t least = planned(o).min_gpu_mem;
-  REQUIRE(least < without);
-  int between = 0, fewer = 0;
-  for (uint64_t part = 0; part <= 64; ++part) {
-    o.gpu_mem = least + (2 * without - least) * part / 64;
-    const MemoryPlan plan = planned(o);
-    INFO("budget " << o.gpu_mem << ": " << plan.cpu_experts << " layers, " << plan.slots
-                   << " slots, " << blocks << " blocks");
-    const bool holds =
-        plan.slots * static_cast<int64_t>(plan.slot_bytes) >=
-        blocks * static_cast<int64_t>(plan.slot_bytes) + static_cast<int64_t>(plan.lent);
-    CHECK((holds || plan.cpu_experts == config.n_layers));
-    between += holds && plan.cpu_experts > 0;
-    ContextOptions share = o;
-    share.selection.selector = SelectorKind::SHARE;
-    MemoryPlan other{};
-    // Its index takes memory too, so the smallest budgets are too small for it.
-    if (plan_memory(r.model, &share, &other, nullptr, 0) == RIFFLE_OK)
-      fewer += other.cpu_experts < plan.cpu_experts;
+  const auto holds = [&](const MemoryPlan& plan, int sessions) {
+    // Slots that are lent to a prompt do not count. One session is whole, the others an eighth.
+    const auto slot = static_cast<int64_t>(plan.slot_bytes),
+               bytes = static_cast<int64_t>(plan.lent);
+    const int64_t lent = bytes > 0 ? (bytes + 256 + slot - 1) / slot : 0;
+    return 8 * (plan.slots - lent) >= blocks * (7 + sessions);
+  };
+  const auto at = [&](uint64_t gpu_mem, int layers, SelectorKind selector, int sessions) {
+    ContextOptions of = o;
+    of.gpu_mem = static_cast<int64_t>(gpu_mem), of.cpu_experts = layers;
+    of.selection.selector = selector, of.n_sessions = sessions;
+    return planned(of);
+  };
+  const uint64_t without = at(0, 0, SelectorKind::DENSE, 1)->min_gpu_mem;
+  for (const int sessions : {1, 5}) {
+    const uint64_t least = at(0, -1, SelectorKind::DENSE, sessions)->min_gpu_mem;
+    int moved = 0, fewer = 0;
+    for (uint64_t part = 0; part <= 64; ++part) {
+      const uint64_t budget = least + (3 * without - least) * part / 64;
+      const auto plan = at(budget, -1, SelectorKind::DENSE, sessions);
+      REQUIRE(plan);
+      INFO("budget " << budget << ", " << sessions << " sessions: " << plan->cpu_experts
+                     << " layers, " << plan->slots << " slots, " << blocks << " blocks");
+      const int n = plan->cpu_experts;
+      if (holds(*plan, sessions) && n > 0) {
+        ++moved;
+        const auto one_less = at(budget, n - 1, SelectorKind::DENSE, sessions);
+        CHECK((!one_less || !holds(*one_less, sessions)));
+      }
+      const auto share = at(budget, -1, SelectorKind::SHARE, sessions);
+      fewer += share && share->cpu_experts < n;
+    }
+    CHECK(moved > 0);
+    CHECK(fewer > 0);
   }
-  CHECK(between > 0);
-  CHECK(fewer > 0);
 }
 
 // An exception on the CPU while the device waits for it: in a step of single operations (the

@@ -50,3 +50,26 @@ TEST_CASE("a prompt's buffers fill the memory that was planned for them", "[memo
       CHECK(less <= planned);
     }
 }
+
+TEST_CASE("the heads that a prompt computes from latents fit their buffer", "[memory][latent]") {
+  Config c;
+  c.n_heads = 20;
+  LatentConfig& l = c.latent;
+  l.kv_rank = 512, l.nope_dim = 192, l.rope_dim = 64, l.value_dim = 256;
+  uint64_t last = 0;
+  int fewest = c.n_heads;
+  for (int64_t n_total = 1; n_total <= 2'000'000; n_total += n_total / 3 + 1) {
+    const cuda::ExpandedShape shape = cuda::expanded_shape(c, 16, n_total);
+    INFO(n_total << " tokens: " << shape.heads << " heads");
+    REQUIRE(shape.head_dim == 256);
+    CHECK(shape.heads >= 1);
+    CHECK(shape.n_blocks * 16 >= n_total);
+    CHECK(shape.bytes >= static_cast<uint64_t>(shape.heads * shape.n_blocks) * 16 * 2 * 256 * 2);
+    CHECK(shape.bytes >= last);  // the plan counts the longest prompt only
+    last = shape.bytes, fewest = std::min(fewest, shape.heads);
+  }
+  CHECK(cuda::expanded_shape(c, 16, 32768).heads == 20);
+  CHECK(fewest == 1);
+  l.kv_rank = 256;
+  CHECK(cuda::expanded_shape(c, 16, 1000).heads == 0);
+}

@@ -103,7 +103,8 @@ TEST_CASE("cuda: wide heads: sequences, cuts and forks change no bit", "[cuda][w
     }
 }
 
-// A session that a GPU saved goes on with the same bits; one of the CPU, with close logits.
+// A session that a GPU saved goes on with the same bits. One that the CPU saved goes on with logits
+// close to the CPU's.
 TEST_CASE("cuda: saved sessions of wide heads go on", "[cuda][wide][session_file]") {
   if (skip()) return;
   const TempDir temp;

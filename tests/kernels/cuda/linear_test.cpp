@@ -322,7 +322,7 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
   if (skip()) return;
   Rng g(4);
   for (WType type : kTypes) {
-    for (int64_t cols : {32, 96, 1408, 50, 7, 256, 1280}) {
+    for (int64_t cols : {32, 96, 1408, 50, 7, 256, 1280, 4352, 8448}) {
       if (!whole_blocks(type, cols)) continue;
       const Weights w(g, type, 43, cols);
       INFO(name_of(type) << " cols " << cols);
@@ -352,7 +352,7 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
   }
   // Parts of a matrix, in any order and more than once.
   for (const WType type : kTypes)
-    for (const int64_t cols : {256, 1280, 50}) {
+    for (const int64_t cols : {256, 1280, 50, 4352}) {
       if (!whole_blocks(type, cols)) continue;
       constexpr int64_t kPart = 7, kParts = 6;
       const Weights w(g, type, kPart * kParts, cols);
@@ -360,7 +360,7 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
       const DeviceArray<int32_t> parts_d(parts);
       INFO(name_of(type) << " cols " << cols);
       for (const WType out : {WType::F32, WType::F16}) {
-        DeviceArray<uint8_t> picked(parts.size() * kPart * cols * bytes_of(out)),
+        DeviceArray<uint8_t> picked(parts.size() * kPart * cols * bytes_of(out) + 16),
             all(kPart * kParts * cols * bytes_of(out));
         picked.poison();
         check_cuda(dequantize_parts(w.matrix(), parts_d.get(), std::ssize(parts), kPart,
@@ -371,6 +371,7 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
         for (size_t i = 0; i < parts.size(); ++i)
           CHECK(std::equal(got.begin() + i * bytes, got.begin() + (i + 1) * bytes,
                            from.begin() + parts[i] * bytes));
+        CHECK(std::all_of(got.end() - 16, got.end(), [](uint8_t b) { return b == 0xff; }));
       }
     }
   const std::vector<float> special = {0,     -0.0f,    65504,     65519, 65520, 1e9f,
@@ -489,6 +490,46 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
     CHECK((std::isfinite(far[0]) && far[0] > 50 && far[1] == 0 && std::isfinite(far[4])));
     CHECK((std::isnan(far[2]) && std::isnan(far[3])));
   }
+  // Eight values at a time in 16 bits, in place, with infinities and a rest of three values, from
+  // an aligned place and another one: the same as one by one in f32.
+  for (const auto& [in, to] :
+       {std::pair{WType::F16, WType::F16}, {WType::F16, WType::BF16}, {WType::BF16, WType::BF16}})
+    for (const int64_t shift : {0, 1})
+      for (const Gate kind : {Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu}) {
+        INFO(name_of(in) << " to " << name_of(to) << ", shift " << shift);
+        constexpr int64_t kCount = 24 + 3;
+        const auto bits_of = [](WType type, float x) {
+          return type == WType::F16 ? cpu::f32_to_f16(x) : bf16_of(x);
+        };
+        const auto value_of = [](WType type, uint16_t bits) {
+          return type == WType::F16 ? cpu::f16_to_f32(bits) : value_of_bf16(bits);
+        };
+        std::vector<uint16_t> gates(kCount + 1), ups(kCount + 1);
+        std::vector<float> g1(kCount), u1(kCount);
+        for (int64_t i = 0; i < kCount; ++i) {
+          gates[i + shift] = bits_of(in, i == 5 ? INFINITY : 4 * random_floats(g, 1)[0]);
+          ups[i + shift] = bits_of(in, i == 9 ? -INFINITY : 4 * random_floats(g, 1)[0]);
+          g1[i] = value_of(in, gates[i + shift]), u1[i] = value_of(in, ups[i + shift]);
+          if (in == WType::F16)
+            g1[i] = std::clamp(g1[i], -65504.0f, 65504.0f),
+            u1[i] = std::clamp(u1[i], -65504.0f, 65504.0f);
+        }
+        DeviceArray<uint16_t> values(gates);
+        const DeviceArray<uint16_t> ups_d(ups);
+        const DeviceArray<float> g1_d(g1), u1_d(u1);
+        DeviceArray<float> want_d(g1);
+        check_cuda(glu(kind, values.get() + shift, ups_d.get() + shift, kCount, in,
+                       values.get() + shift, to, nullptr));
+        for (int64_t i = 0; i < kCount; ++i)  // one value at a time is never a vector
+          check_cuda(glu(kind, g1_d.get() + i, u1_d.get() + i, 1, WType::F32, want_d.get() + i,
+                         WType::F32, nullptr));
+        const auto got = values.download();
+        const auto want = want_d.download();
+        for (int64_t i = 0; i < kCount; ++i) {
+          const float w = to == WType::F16 ? std::clamp(want[i], -65504.0f, 65504.0f) : want[i];
+          CHECK(got[i + shift] == bits_of(to, w));
+        }
+      }
   // 16-bit in place, and the far ends.
   const std::vector<float> gate = {-INFINITY, -200, -90, 0, 90, 200}, up = {1, 1, 1, 1, 1, 2};
   DeviceArray<float> gd(gate);

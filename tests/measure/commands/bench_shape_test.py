@@ -26,12 +26,15 @@ def shape(_):
           and len(j["prefill"]) == 1 and len(j["decode"]) == 4, "--shape tiny measures", j)
     check(all(d["tokens_per_second"] > 0 and d["memory_gb_per_second"] > 0 and d["bytes_per_step"] > 1e6
               and d["host_syncs_per_token"] is None for d in j["decode"]), "its rows are filled in", j)
-    # The tiny shape: products of a token, and of the last one with the output matrix.
+    # Operations of 200 tokens in two layers of the tiny shape, of which the last needs only keys and values of all.
     p = j["prefill"][0]
-    check(p["operations"] > 1e6 and abs(p["tflops"] * 1e12 * p["seconds"] / p["operations"] - 1) < 1e-6
-          and j["product_tflops"] > 0 and abs(p["product_pace_pct"] * j["product_tflops"] / p["tflops"] - 100) < 1e-3,
-          "operations of prompts", j)
-    check(bench("no prefill", "--prefill", "0", "--depth", "0")["product_tflops"] is None, "no product is measured")
+    kv, others, output = 2 * 64 * 256, 2 * 256 * 256 + 3 * 512 * 256, 1024 * 256
+    products = 2 * (200 * (kv + others) + 200 * kv + others + output)
+    attention = 2 * 8 * 64 * (200 * 201 / 2 + 200)
+    check(p["operations"] == products + attention, "operations of prompts", (p["operations"], products + attention))
+    check(j["peak_tflops"] > 0 and abs(p["peak_share_pct"] * j["peak_tflops"] / p["tflops"] - 100) < 1e-3
+          and abs(p["tflops"] * 1e12 * p["seconds"] / p["operations"] - 1) < 1e-6, "rates of prompts", j)
+    check(bench("no prefill", "--prefill", "0", "--depth", "0")["peak_tflops"] is None, "no product is measured")
     sizes = {}
     for weights in ["q8_0", "bf16", "f16", "f32"]:
         j = bench(f"--weights {weights}", "--weights", weights, "--prefill", "16", "--depth", "0", "--selectors", "dense")

@@ -69,8 +69,6 @@ class Bench {
     InterruptGuard guard(context_.get());
     try {
       for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
-      if (!results_.prefill.empty())
-        check(riffle_product_rate(context_.get(), &results_.product_rate), context_.get());
       // Deepest first: truncating keeps the tokens that smaller depths need.
       std::sort(depths.rbegin(), depths.rend());
       for (const Session& s : sessions_)
@@ -87,6 +85,9 @@ class Bench {
     std::stable_sort(results_.decode.begin(), results_.decode.end(),
                      [](const auto& a, const auto& b) { return a.depth < b.depth; });
     results_.stats = context_stats(context_.get());
+    // It takes memory, so it comes after the counts. A rate that cannot be measured is not known.
+    if (!results_.prefill.empty() && !results_.interrupted)
+      riffle_product_rate(context_.get(), &results_.product_rate);
     results_.notice = say_notice(context_.get(), o_.common.quiet, results_.notice);
     if (o_.common.json) print_json(bench_json(o_, results_));
     else print_bench(o_, results_);
@@ -164,10 +165,9 @@ class Bench {
       spent += row.seconds.back();
     }
     row.tiles_read_pct = tiles_read_pct(context_stats(context_.get()));
-    double attention = 0;
-    riffle_prompt_operations(model_.get(), n, &row.operations, &attention);
-    row.operations +=
-        attention * (std::isfinite(row.tiles_read_pct) ? row.tiles_read_pct / 100 : 1);
+    const riffle_operations o = riffle_prompt_operations(model_.get(), n);
+    const double read = std::isfinite(row.tiles_read_pct) ? row.tiles_read_pct / 100 : 1;
+    row.operations = o.products + o.window_attention + o.attention * read;
     results_.prefill.push_back(std::move(row));
   }
 
@@ -313,10 +313,10 @@ static void add_bench_notes(CLI::App& command) {
 and V of the blocks read. memory GB/s: the rate of the same threads when they read a buffer of
 that size (on a GPU: copying, read + write). bandwidth used: the share of that rate that decoding
 reaches. loaded: KV copied from host memory to the pool. syncs: number of times the host waited
-for the GPU. spread: slowest minus fastest repeat, as a share of the median. TFLOP/s: operations of
-a prompt, its products with weights and its attention to the keys that it reads. of a product's:
-the share of the rate of one large product alone (on a GPU of 8,192 x 8,192 x 8,192 by cuBLAS; on a
-CPU of the model's largest matrix and 512 rows).
+for the GPU. spread: slowest minus fastest repeat, as a share of the median. TFLOP/s: 10^12
+operations a second of a prompt: products with weights, and attention to the keys that it reads.
+share of peak: that rate as a share of one large product's (on a GPU two 8,192 x 8,192 matrices by
+cuBLAS; on a CPU the model's largest matrix and 512 rows).
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, qwen3.8-27b, qwen3.5-9b,
 qwen3.6-35b-a3b, nemotron-3-nano-30b-a3b, gemma-4-26b-a4b, glm-4.7-flash, muse-glimmer-30b,
 llama-3-70b-layer or tiny. The weights are synthetic, of type --weights (default: q8_0). The speed

@@ -39,7 +39,7 @@ struct PrefillRow {
   std::vector<double> seconds;
   // Percentage of key tiles that were read. NaN: no query tile chose, so all keys were read.
   double tiles_read_pct = std::numeric_limits<double>::quiet_NaN();
-  double operations = 0;  // needed ones, attention to the key tiles that were read included
+  double operations = 0;  // number needed; key tiles that were not read do not count
 };
 
 struct DecodeRow {

@@ -43,10 +43,10 @@ double bandwidth_used_pct(const BenchOptions& o, const DecodeRow& r) {
 double known(double bandwidth) {
   return bandwidth > 0 ? bandwidth / 1e9 : std::numeric_limits<double>::quiet_NaN();
 }
-// Returns operations per second of a prompt, in 1e12.
-double tflops(const PrefillRow& r) { return r.operations / median(r.seconds) / 1e12; }
-double products_pace_pct(const BenchResults& results, const PrefillRow& r) {
-  return results.product_rate > 0 ? 100e12 * tflops(r) / results.product_rate
+// Returns operations per second.
+double rate(const PrefillRow& r) { return r.operations / median(r.seconds); }
+double peak_share_pct(const BenchResults& results, const PrefillRow& r) {
+  return results.product_rate > 0 ? 100 * rate(r) / results.product_rate
                                   : std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -96,8 +96,8 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
                        {"spread_pct", spread_pct(r.seconds)},
                        {"tiles_read_pct", number(r.tiles_read_pct)},
                        {"operations", r.operations},
-                       {"tflops", tflops(r)},
-                       {"product_pace_pct", number(products_pace_pct(results, r))},
+                       {"tflops", rate(r) / 1e12},
+                       {"peak_share_pct", number(peak_share_pct(results, r))},
                        {"samples", r.seconds}});
   }
   for (const DecodeRow& r : results.decode) {
@@ -138,7 +138,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
       {"steps", o.steps},
       {"text", tokens_from(o)},
       {"prefill", prefill},
-      {"product_tflops", number(known(results.product_rate) / 1e3)},
+      {"peak_tflops", results.product_rate > 0 ? Json(results.product_rate / 1e12) : Json(nullptr)},
       {"decode", decode},
       {"interrupted", results.interrupted},
       {"peak_rss_bytes", results.stats.count("peak_rss_bytes")},
@@ -222,20 +222,21 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
                       static_cast<int>(o.common.options.count("lookup"))));
   write_out("\n");
   if (!results.prefill.empty()) {
-    Table t({"prefill", "tokens/s", "seconds", "spread", "key tiles read", "TFLOP/s",
-             "of a product's"});
+    Table t(
+        {"prefill", "tokens/s", "seconds", "spread", "key tiles read", "TFLOP/s", "share of peak"});
+    const auto tera = [](double operations) {
+      return fixed(operations / 1e12, operations < 1e13 ? 3 : 1);
+    };
     for (const PrefillRow& r : results.prefill) {
       const double s = median(r.seconds);
       t.add({std::to_string(r.tokens), fixed(static_cast<double>(r.tokens) / s, 0), fixed(s, 2),
              r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-",
-             std::isfinite(r.tiles_read_pct) ? percent(r.tiles_read_pct) : "all",
-             fixed(tflops(r), tflops(r) < 10 ? 3 : 1), percent(products_pace_pct(results, r))});
+             std::isfinite(r.tiles_read_pct) ? percent(r.tiles_read_pct) : "all", tera(rate(r)),
+             percent(peak_share_pct(results, r))});
     }
     t.print();
     if (results.product_rate > 0)
-      write_out(
-          text_of("a large product alone: %s TFLOP/s\n",
-                  fixed(results.product_rate / 1e12, results.product_rate < 1e13 ? 3 : 1).c_str()));
+      write_out("peak, a large product alone: " + tera(results.product_rate) + " TFLOP/s\n");
     write_out("\n");
   }
   if (!results.decode.empty()) print_decode(o, results.decode);
