@@ -59,6 +59,7 @@ constexpr Family kFamilies[] = {
     {"deepseek-coder", false, kDeepSeekCoder, false, false},
     {"gpt-4o", false, kCased, false, false},
     {"llama4", false, kCased, false, false},
+    {"kanana2", false, kCased, false, false},
     {"seed-coder", false, kSeed, false, false},
     {"glm4", false, kLlama3, true, false},
     {"command-r", true, kSmolLm, false, false},

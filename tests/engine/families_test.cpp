@@ -15,7 +15,8 @@ using namespace riffle::test;
 TEST_CASE("every family has shapes that run on a GPU", "[parity][families]") {
   std::map<std::string, std::set<std::string>> weights;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    // Latent attention is tested in tests/backend/cuda/wide_test.cpp.
+    // Latent attention: deepseek3_full is such a shape, and wide_test.cpp (tests/backend/cuda) has
+    // others.
     if (c.config.value("kv_lora_rank", 0) > 0) continue;
     std::set<std::string>& of_family = weights[c.config.at("model_type")];
     if (c.runs_on_gpu()) of_family.insert(c.weights);

@@ -272,21 +272,26 @@ TEST_CASE("states: prompts and steps take what the plan says", "[states][plan][m
 }
 
 // No real weights were at hand to test share on, so a small pool must not choose it.
-TEST_CASE("states: auto reads everything, whatever the pool holds", "[states][plan]") {
+TEST_CASE("auto reads everything of models that share is not tested on, whatever the pool holds",
+          "[states][latent][plan]") {
   const TempDir temp;
-  for (const int slots : {60, 5000}) {
-    INFO(slots << " slots");
-    ContextOptions o = on(DeviceKind::EMU, SelectorKind::AUTO);
-    o.n_ctx = 4096;
-    o.slots = slots;
-    Runtime r(o, hybrid(temp, "qwen35"));
-    MemoryPlan plan;
-    REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
-    CHECK(plan.selector == SelectorKind::DENSE);
-    CHECK(plan.selector_note ==
-          "selector auto: dense, since share is not tested on models with recurrent layers or "
-          "multi-head latent attention, nor on Gemma 4");
-  }
+  std::vector<std::string> folders = {hybrid(temp, "qwen35")};
+  for (const char* name : {"gemma4_wide", "gemma4_e2b", "deepseek2", "deepseek3"})
+    folders.push_back(tiny_folder(tiny_checkpoint(name), temp));
+  for (const std::string& folder : folders)
+    for (const int slots : {400, 5000}) {
+      INFO(folder << ", " << slots << " slots");
+      ContextOptions o = on(DeviceKind::EMU, SelectorKind::AUTO);
+      o.n_ctx = 4096;
+      o.slots = slots;
+      Runtime r(o, folder);
+      MemoryPlan plan;
+      REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+      CHECK(plan.selector == SelectorKind::DENSE);
+      CHECK(plan.selector_note ==
+            "selector auto: dense, since share is not tested on models with recurrent layers or "
+            "multi-head latent attention, nor on Gemma 4");
+    }
 }
 
 TEST_CASE("states: a scheduler reads what requests have in common once", "[states][scheduler]") {

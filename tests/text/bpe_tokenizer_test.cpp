@@ -209,6 +209,7 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
                                   {"gpt2", "gpt-2"},
                                   {"cased", "gpt-4o"},
                                   {"cased", "llama4"},
+                                  {"cased", "kanana2"},
                                   {"tekken", "tekken"},
                                   {"deepseek_llm", "deepseek-llm"},
                                   {"deepseek_coder", "deepseek-coder"},
