@@ -62,6 +62,13 @@ void sessions(FILE* out) {
   const riffle_info* timing = NULL;
   outcome(out, "profile", riffle_profile_step(context, &session, ids, 1, &timing),
           riffle_context_error(context));
+  double rate = -1;
+  outcome(out, "rate", riffle_product_rate(context, &rate), riffle_context_error(context));
+  fprintf(out, "known: %d\n", rate > 0);
+  const riffle_operations operations = riffle_prompt_operations(model, kPrompt);
+  bits(out, operations.products);
+  bits(out, operations.attention);
+  bits(out, operations.window_attention);
   outcome(out, "cut", riffle_session_truncate(session, 4096), riffle_context_error(context));
   outcome(out, "prefill", riffle_prefill(session, &(int32_t){vocab_size}, 1, NULL, NULL),
           riffle_context_error(context));
