@@ -52,6 +52,35 @@ struct TileLoader {
   }
 };
 
+// The stages in shared memory, from `base` on, through which both tiles pass.
+template <int kThreads>
+struct TileStages {
+  using T = TileSizes;
+  TileLoader<kThreads> a, w;
+  uint32_t base;
+  int steps;
+  // Begins to load the first stages.
+  __device__ __forceinline__ TileStages(const TileRows& a_rows, const TileRows& w_rows,
+                                        int64_t cols, uint32_t shared)
+      : a{a_rows, cols},
+        w{w_rows, cols},
+        base(shared),
+        steps(static_cast<int>((cols + T::kCols - 1) / T::kCols)) {
+    for (int s = 0; s < T::kStages - 1; ++s) load(s);
+  }
+  __device__ __forceinline__ uint32_t at(int step) const {
+    return base + step % T::kStages * T::kStageBytes;
+  }
+  // Commits a group of copies, which is empty behind the last step.
+  __device__ __forceinline__ void load(int step) const {
+    if (step < steps) {
+      a.load(static_cast<int64_t>(step) * T::kCols, at(step));
+      w.load(static_cast<int64_t>(step) * T::kCols, at(step) + T::kTileBytes);
+    }
+    cp_async_commit();
+  }
+};
+
 template <bool kBf16>
 __device__ __forceinline__ void tile_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -96,18 +125,7 @@ __device__ __forceinline__ void TileProduct::multiply(const TileRows& a, const T
                                                       int64_t cols, unsigned char* shared, F&& f) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_m = warp / 2 * 64, warp_n = warp % 2 * 64;
-  const TileLoader<kThreads> load_a{a, cols}, load_w{w, cols};
-  const uint32_t stages = shared_address(shared);
-  const int steps = static_cast<int>((cols + kCols - 1) / kCols);
-  const auto load = [&](int step) {
-    if (step < steps) {
-      const uint32_t to = stages + step % kStages * kStageBytes;
-      load_a.load(static_cast<int64_t>(step) * kCols, to);
-      load_w.load(static_cast<int64_t>(step) * kCols, to + kTileBytes);
-    }
-    cp_async_commit();
-  };
-  for (int s = 0; s < kStages - 1; ++s) load(s);
+  const TileStages<kThreads> stages(a, w, cols, shared_address(shared));
 
   // Groups of 16 rows of this warp that exist.
   const int m_tiles = max(0, min(4, (a.n - warp_m + 15) / 16));
@@ -117,11 +135,11 @@ __device__ __forceinline__ void TileProduct::multiply(const TileRows& a, const T
                  b_row = kTileBytes +
                          static_cast<uint32_t>(warp_n + lane % 8 + lane / 16 * 8) * kRowBytes;
   float c[4][8][4] = {};
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < stages.steps; ++step) {
     cp_async_wait<kStages - 2>();
     __syncthreads();
-    load(step + kStages - 1);
-    const uint32_t at = stages + step % kStages * kStageBytes;
+    stages.load(step + kStages - 1);
+    const uint32_t at = stages.at(step);
     TileFragments fragments[2];
     fragments[0].load(at + a_row, at + b_row, 0, m_tiles);
 #pragma unroll

@@ -24,27 +24,17 @@ __device__ __forceinline__ void HopperProduct::multiply(const TileRows& a, const
                                                         int64_t cols, unsigned char* shared,
                                                         F&& f) {
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const TileLoader<kThreads> load_a{a, cols}, load_w{w, cols};
-  const uint32_t stages = (shared_address(shared) + kAlignment - 1) / kAlignment * kAlignment;
-  const int steps = static_cast<int>((cols + kCols - 1) / kCols);
-  const auto load = [&](int step) {
-    if (step < steps) {
-      const uint32_t to = stages + step % kStages * kStageBytes;
-      load_a.load(static_cast<int64_t>(step) * kCols, to);
-      load_w.load(static_cast<int64_t>(step) * kCols, to + kTileBytes);
-    }
-    cp_async_commit();
-  };
-  for (int s = 0; s < kStages - 1; ++s) load(s);
+  const TileStages<kThreads> stages(
+      a, w, cols, (shared_address(shared) + kAlignment - 1) / kAlignment * kAlignment);
 
   const bool has_rows = group * 64 < a.n;
   float c[64] = {};
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < stages.steps; ++step) {
     cp_async_wait<kStages - 2>();
     wgmma_wait<0>();
     fence_async();    // wgmma reads what cp.async wrote through another proxy
     __syncthreads();  // both warpgroups have read the stage that is loaded next
-    const uint32_t at = stages + step % kStages * kStageBytes;
+    const uint32_t at = stages.at(step);
     if (has_rows) {
       const uint64_t rows = matrix_descriptor(at + group * 64 * kRowBytes, 16),
                      columns = matrix_descriptor(at + kTileBytes, 16);
@@ -58,7 +48,7 @@ __device__ __forceinline__ void HopperProduct::multiply(const TileRows& a, const
       }
       wgmma_commit();
     }
-    load(step + kStages - 1);
+    stages.load(step + kStages - 1);
   }
   wgmma_wait<0>();
   pin(c);

@@ -235,16 +235,6 @@ struct CudaDevice::ExpertRows {
     }
     first_tile.push_back(count);
   }
-  // Splits used[from..to) into runs of consecutive experts. Calls f(begin, n) for the run
-  // used[begin..begin + n).
-  template <class F>
-  void each_run(int from, int to, F&& f) const {
-    for (int begin = from, end; begin < to; begin = end) {
-      end = begin + 1;
-      while (end < to && used[end] == used[end - 1] + 1) ++end;
-      f(begin, end - begin);
-    }
-  }
 };
 
 // Says whether one launch multiplies the rows of a prompt by many of the layer's experts, in all
@@ -284,9 +274,11 @@ void CudaDevice::multiply_experts(const LayerWeights& w, Tensor ExpertWeights::*
     Matrix some = stack;
     if (on_host) {
       some = matrix_at(stack.type, some_rows, stack.cols, prompt_.expert_staging.data());
-      by_expert.each_run(begin, end, [&](int i, int count) {
-        weights_.stage(w, which, used[i], rows_of(some, (i - begin) * rows, count * rows));
-      });
+      for (int i = begin, next; i < end; i = next) {  // runs of neighbouring experts
+        next = i + 1;
+        while (next < end && used[next] == used[next - 1] + 1) ++next;
+        weights_.stage(w, which, used[i], rows_of(some, (i - begin) * rows, (next - i) * rows));
+      }
     }
     // If `unpacked` is too small for one expert, multiply() converts it in pieces.
     const bool side_by_side = unpacks && bytes <= static_cast<int64_t>(prompt_.unpacked.size());

@@ -33,18 +33,10 @@ double CudaDevice::product_rate() {
       check(cudaMemcpyAsync(to->as<std::byte>() + at, row.data(), bytes, cudaMemcpyHostToDevice,
                             compute_),
             "measuring products");
-  const Event begin(true), end(true);
-  float best = 0;
-  for (int i = 0; i < 6; ++i) {
-    begin.record(compute_);
+  const float best = fewest_ms(compute_, "measuring products", [&] {
     cublas_.product(a.data(), b.data(), WType::F16, kSize, kSize, kSize, out.data(), kSize,
                     WType::F16, false);
-    end.record(compute_);
-    compute_.wait("measuring products");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "measuring products");
-    if (i > 0 && (best == 0 || ms < best)) best = ms;
-  }
+  });
   return best > 0 ? 2.0 * static_cast<double>(kValues) * kSize / (best * 1e-3) : 0;
 }
 

@@ -64,18 +64,10 @@ double StepProfile::copy_rate(bool from_host) {
     if (e.status() != RIFFLE_OUT_OF_MEMORY) throw;
     return 0;
   }
-  const Event begin(true), end(true);
-  float best = 0;
-  for (int i = 0; i < 6; ++i) {
-    begin.record(*compute_);
+  const float best = fewest_ms(*compute_, "measuring bandwidth", [&] {
     check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, *compute_),
           "measuring bandwidth");
-    end.record(*compute_);
-    compute_->wait("measuring bandwidth");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "measuring bandwidth");
-    if (i > 0 && (best == 0 || ms < best)) best = ms;
-  }
+  });
   return best > 0 ? (from_host ? 1.0 : 2.0) * static_cast<double>(bytes) / (best * 1e-3) : 0;
 }
 
