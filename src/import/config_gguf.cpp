@@ -376,9 +376,6 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.qk_norm = family.qk_norm;
   c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
-  const auto gate = gguf.tensors.find(std::string("blk.0.") + kGgufNames.wgate);
-  c.head_gate = gate != gguf.tensors.end() && !gate->second.shape.empty() &&
-                gate->second.shape.front() == static_cast<uint64_t>(c.heads(0));
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
   c.recurrence.kind = family.recurrence;
   if (family.recurrent_period > 0) {
@@ -400,6 +397,9 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.experts.routing.choice_bias = std::ranges::any_of(
       gguf.tensors, [](const auto& t) { return t.first.ends_with(".exp_probs_b.bias"); });
   if (family.describe) family.describe(fields, window, &c);
+  const auto gate = gguf.tensors.find(std::string("blk.0.") + kGgufNames.wgate);
+  c.head_gate = c.softplus_gate && gate != gguf.tensors.end() && !gate->second.shape.empty() &&
+                gate->second.shape.front() == static_cast<uint64_t>(c.heads(0));
   if (family.recurrent_period > 0)
     require_kv_heads(listed(gguf, fields, field::kKvHeads), fields, c);
   // Older converters keep q, k, v and z in one matrix, as folders do.

@@ -42,6 +42,8 @@ inline std::unique_ptr<Model> group_model(int n_heads, int n_kv_heads, int windo
 inline std::unique_ptr<Model> sixteen_model() { return group_model(32, 2, 2, 128); }
 // 20 query heads for one KV head.
 inline std::unique_ptr<Model> twenty_model() { return group_model(20, 1, 1, 64); }
+// 24 query heads for one KV head, the most that kernels take.
+inline std::unique_ptr<Model> twenty_four_model() { return group_model(24, 1, 1, 128); }
 // 12 query heads per KV head; 4 in layers with a window.
 inline std::unique_ptr<Model> twelve_model() { return group_model(12, 1, 3, 64); }
 

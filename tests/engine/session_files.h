@@ -1,5 +1,8 @@
 // Saving sessions to disk and loading them, where both must work.
 #pragma once
+#include <filesystem>
+#include <random>
+
 #include "tests/engine/test_model.h"
 #include "tests/engine/window_model.h"
 
@@ -76,6 +79,36 @@ inline ContextOptions small(SelectorKind selector, DeviceKind device = DeviceKin
   o.selection.select_tokens = 60;
   o.selection.epsilon = 0.8f;
   return o;
+}
+
+// A session of turns, steps and cuts goes on in another context as it does in its own.
+inline void check_saved_turns(const std::string& model, SelectorKind selector, DeviceKind device,
+                              const std::string& path) {
+  INFO(model << ", selector " << selector << ", device " << device);
+  std::filesystem::remove(path);
+  Runtime a(small(selector, device), model), b(small(selector, device), model);
+  riffle_session* s = a.session();
+  auto all = ids(0, 900);
+  int at = 0;
+  std::mt19937 random(5);
+  for (int turn = 0; turn < 6; ++turn) {
+    const int n = 20 + static_cast<int>(random() % 100);
+    a.check(riffle_prefill(s, &all[at], n, nullptr, nullptr));
+    at += n;
+    for (int i = 0; i < 5; ++i) a.check(riffle_step(a.context, &s, &all[at++], 1));
+    if (turn % 2) {
+      const size_t cut = riffle_session_reach(s, riffle_session_length(s) - 20);
+      a.check(riffle_session_truncate(s, cut));
+    }
+    save(a, s, path);
+    riffle_session* t = load(b, path);
+    CHECK(riffle_session_reach(t, riffle_session_length(t) - 10) ==
+          riffle_session_reach(s, riffle_session_length(s) - 10));
+    const int32_t token = all[at++];
+    a.check(riffle_step(a.context, &s, &token, 1));
+    b.check(riffle_step(b.context, &t, &token, 1));
+    CHECK(a.logits(s) == b.logits(t));
+  }
 }
 
 }  // namespace riffle::test

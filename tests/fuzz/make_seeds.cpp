@@ -389,6 +389,38 @@ std::string experts_safetensors(const std::string& kind) {
   return w.bytes();
 }
 
+// A layer with latent attention: 2 heads; ranks, and the parts of a head, are 2 wide.
+std::string latent_safetensors() {
+  SafetensorsWriter w;
+  const std::vector<std::pair<std::string, std::vector<uint64_t>>> all = {
+      {"input_layernorm.weight", {kWidth}},
+      {"post_attention_layernorm.weight", {kWidth}},
+      {"self_attn.q_a_proj.weight", {2, kWidth}},
+      {"self_attn.q_a_layernorm.weight", {2}},
+      {"self_attn.q_b_proj.weight", {8, 2}},
+      {"self_attn.kv_a_proj_with_mqa.weight", {4, kWidth}},
+      {"self_attn.kv_a_layernorm.weight", {2}},
+      {"self_attn.kv_b_proj.weight", {8, 2}},
+      {"self_attn.o_proj.weight", {kWidth, 4}},
+      {"mlp.gate.weight", {kExperts, kWidth}},
+      {"mlp.gate.e_score_correction_bias", {kExperts}},
+      {"mlp.shared_experts.gate_proj.weight", {2, kWidth}},
+      {"mlp.shared_experts.up_proj.weight", {2, kWidth}},
+      {"mlp.shared_experts.down_proj.weight", {kWidth, 2}},
+  };
+  const auto add = [&](const std::string& name, const std::vector<uint64_t>& shape) {
+    w.tensor(name, "F32", shape, zeros(shape, 4));
+  };
+  add("model.embed_tokens.weight", {8, kWidth});
+  add("model.norm.weight", {kWidth});
+  for (const auto& [name, shape] : all) add("model.layers.0." + name, shape);
+  for (uint64_t e = 0; e < kExperts; ++e)
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"})
+      add("model.layers.0.mlp.experts." + std::to_string(e) + "." + name + ".weight",
+          {kWidth, kWidth});
+  return w.bytes();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -441,9 +473,12 @@ int main(int argc, char** argv) {
     write_file(root + "/gguf/" + arch, bytes);
   }
   write_checkpoints(root + "/gguf/");
-  for (const auto& [kind, arch, dim] :
-       {std::tuple{"qwen3", "qwen3moe", 4}, {"plain", "gpt-oss", 4}, {"mxfp4", "gpt-oss", 32}}) {
-    const std::string bytes = experts_safetensors(kind);
+  for (const auto& [kind, arch, dim] : {std::tuple{"qwen3", "qwen3moe", 4},
+                                        {"plain", "gpt-oss", 4},
+                                        {"mxfp4", "gpt-oss", 32},
+                                        {"latent", "deepseek2", 4}}) {
+    const std::string bytes =
+        kind == std::string("latent") ? latent_safetensors() : experts_safetensors(kind);
     TensorTable table;
     parse_safetensors(view_of(bytes), table);
     bind_smallest(table, arch, dim);

@@ -6,7 +6,7 @@
 
 namespace riffle::test {
 
-// A Llama, or a mixture of experts.
+// A Llama, or a mixture of experts; deepseek2 has latent attention.
 inline Config smallest(const char* architecture, int dim) {
   const Family& family = *family_of_architecture(architecture);
   Config c;
@@ -29,6 +29,13 @@ inline Config smallest(const char* architecture, int dim) {
     c.layers.push_back(c.layers[0]);
     c.layers[1].kv_source = 0;
     c.layers[1].hidden_dim = 2 * dim;
+  }
+  if (architecture == std::string("deepseek2")) {
+    LatentConfig& l = c.latent;
+    l.kv_rank = l.q_rank = l.nope_dim = l.rope_dim = l.value_dim = 2;
+    c.head_dim = l.kv_rank + l.rope_dim;
+    c.experts.shared_dim = 2;
+    c.experts.routing.choice_bias = true;
   }
   return c;
 }

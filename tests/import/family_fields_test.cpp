@@ -37,6 +37,8 @@ TEST_CASE("families that riffle lacks are refused with what they need", "[famili
        {std::pair{"deepseek32",
                   "multi-head latent attention chosen by an indexer, which riffle lacks"},
         {"gemma2", "soft caps of attention scores, which riffle lacks"},
+        {"llama4", "attention within chunks, which riffle lacks"},
+        {"olmoe", "a description of its layers, which riffle lacks"},
         {"rwkv7", "RWKV layers"}}) {
     EditedGguf file("llama3");
     file.text("general.architecture", name);
@@ -404,6 +406,13 @@ TEST_CASE("Muse Glimmer: a GGUF file that lacks a part is refused", "[families][
                  [&] { g.config(); });
   }
   EditedGguf g("muse_glimmer");
+  // Laguna alone has gates by head.
+  const Config c = g.config();
+  const auto rows = static_cast<uint64_t>(c.n_heads), cols = static_cast<uint64_t>(c.dim);
+  EditedGguf by_head("muse_glimmer");
+  by_head.bytes("blk.0.attn_gate.weight", DType::F32, {rows, cols},
+                std::string(rows * cols * 4, '\0'));
+  expect_error(RIFFLE_BAD_MODEL, {"blk.0.attn_gate.weight", "shape"}, [&] { by_head.config(); });
   g.floats("blk.2.attn_gate.weight", {1, 2, 3});
   expect_error(RIFFLE_BAD_MODEL,
                {"e.gguf: blk.2.attn_gate.weight shape: found [3], expected [96][48]"},

@@ -264,3 +264,37 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
   file.erase(a + "attention.key_length_swa");
   expect_error(RIFFLE_BAD_MODEL, {"attention.key_length_swa", "none"}, [&] { file.config(); });
 }
+
+// Layers 0 and 1 have a window and 2 KV heads of 16 values, layer 2 has 1 of 32, without a matrix
+// for values.
+TEST_CASE("Gemma 4: arrays by layer that contradict tensors", "[families][gguf]") {
+  const std::string heads = "gemma4.attention.head_count_kv",
+                    windows = "gemma4.attention.sliding_window_pattern";
+  const auto bad = [&](const std::string& key, GgufType type, const std::vector<int32_t>& values,
+                       riffle_status status, const std::vector<std::string>& words) {
+    INFO(key << " of " << values.size() << ", the third " << values[2]);
+    EditedGguf file("gemma4");
+    if (type == GgufType::BOOL)
+      file.array<uint8_t>(key, type, std::vector<uint8_t>(values.begin(), values.end()));
+    else file.array<int32_t>(key, type, values);
+    expect_error(status, words, [&] { file.config(); });
+  };
+  bad(heads, GgufType::I32, {2, 2, 2, 2, 1}, RIFFLE_BAD_MODEL,
+      {"blk.2.attn_k.weight", "[32][32]", "[64][32]"});
+  bad(heads, GgufType::I32, {2, 1, 1, 2, 1}, RIFFLE_BAD_MODEL,
+      {"blk.1.attn_k.weight", "[32][32]", "[16][32]"});
+  bad(heads, GgufType::I32, {2, 2, 3, 2, 1}, RIFFLE_BAD_MODEL,
+      {"head_count_kv", "3 in layer 2", "a divisor"});
+  bad(heads, GgufType::I32, {2, 2, 0, 2, 1}, RIFFLE_BAD_MODEL,
+      {"head_count_kv", "0 in layer 2", "a divisor"});
+  bad(heads, GgufType::I32, {2, 2, -1, 2, 1}, RIFFLE_BAD_MODEL,
+      {"head_count_kv", "-1 in layer 2", "a divisor"});
+  bad(heads, GgufType::I32, {2, 2, 1}, RIFFLE_BAD_MODEL,
+      {"head_count_kv", "an array of 3", "one per layer"});
+  bad(windows, GgufType::BOOL, {1, 1, 1, 1, 0}, RIFFLE_BAD_MODEL,
+      {"blk.2.attn_v.weight", "none", "layer 2 has a window"});
+  bad(windows, GgufType::BOOL, {0, 1, 0, 1, 0}, RIFFLE_BAD_MODEL,
+      {"blk.0.attn_q.weight", "[64][32]", "[128][32]"});
+  bad(windows, GgufType::BOOL, {1, 1, 0}, RIFFLE_BAD_MODEL,
+      {"sliding_window_pattern", "an array of 3", "one per layer"});
+}

@@ -3,6 +3,7 @@
 
     family_memory.py --riffle PATH [--folders DIR] [--context 131072] [--only WORD ...]
                      [--json FILE]
+    family_memory.py --narrow --folders DIR       folders for family_peaks.py
 
 For each model of MODELS the script makes a folder with the published config.json, a small
 tokenizer and a model.safetensors that has the names and shapes of all tensors but no data. The
@@ -323,11 +324,43 @@ def write_tokenizer(path):
     tokenizer.save(str(path))
 
 
-def make_folder(folder, model):
+WIDTHS = {"intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
+          "prefix_dense_intermediate_size", "hidden_size_per_layer_input"}
+COUNTS = {"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"}
+TOKENS = {"bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id"}
+
+
+def narrow(config):
+    """Returns the configuration with small weights, and with the layers, heads and windows as they
+    are. Without a head size in the file, it is hidden_size / heads, so that width stays too."""
+    small = json.loads(json.dumps(config))
+    c = text_config(small)
+    if ("head_dim" in c or "kv_lora_rank" in c) and c["model_type"] != "cohere2":
+        c["hidden_size"] = 64
+    for key in c:
+        if key in WIDTHS and c[key]:
+            c[key] = 64
+        elif key in COUNTS and c[key]:
+            c[key] = min(c[key], 16)
+        elif key.startswith("vocab_size"):
+            c[key] = 512
+        elif key in TOKENS and c[key] is not None:
+            c[key] = 511  # the tokenizer has 256 tokens, so the model never ends its answer
+    if "q_lora_rank" in c and c["q_lora_rank"]:
+        c["q_lora_rank"] = 64
+    return small
+
+
+def folder_name(model):
+    return model.name.replace(" ", "-")
+
+
+def make_folder(folder, model, is_narrow=False):
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(model.config, indent=1))
+    config = narrow(model.config) if is_narrow else model.config
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
     write_tokenizer(folder / "tokenizer.json")
-    write_sparse(folder / "model.safetensors", tensors_of(folder, model.config))
+    write_sparse(folder / "model.safetensors", tensors_of(folder, config))
 
 
 # ---- formulas -----------------------------------------------------------------------------------
@@ -506,23 +539,31 @@ def rest_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--riffle", required=True, help="the riffle executable")
+    parser.add_argument("--riffle", help="the riffle executable")
     parser.add_argument("--folders", type=pathlib.Path, help="where the folders go, and stay")
     parser.add_argument("--context", type=int, default=131072, help="tokens, more than 4096")
     parser.add_argument("--only", nargs="*", default=[], help="words in names of models")
     parser.add_argument("--json", type=pathlib.Path, help="also write all figures to this file")
+    parser.add_argument("--narrow", action="store_true",
+                        help="make folders with narrow weights, for family_peaks.py, and no table")
     args = parser.parse_args()
     if args.context <= 4096:
         parser.error("--context: expected more tokens than the longest window, 4096")
+    if args.narrow != (args.riffle is None) or (args.narrow and args.folders is None):
+        parser.error("expected --riffle PATH, or --narrow --folders DIR")
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for model in MODELS:
             if args.only and not any(word in model.name for word in args.only):
                 continue
-            folder = (args.folders or pathlib.Path(temporary)) / model.name.replace(" ", "-")
-            make_folder(folder, model)
+            folder = (args.folders or pathlib.Path(temporary)) / folder_name(model)
+            make_folder(folder, model, args.narrow)
+            if args.narrow:
+                continue
             rows.append(measure(args.riffle, folder, model, args.context))
             print(f"{model.name}: done", file=sys.stderr)
+    if args.narrow:
+        return 0
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1, default=dataclasses.asdict))
     whole = [r for r in rows if all(key in r for key in RUNS)]

@@ -175,8 +175,8 @@ const Family* family_of_model_type(std::string_view type);
 // Finds a family by model_type of a config.json and of its text_config. If text_type is empty,
 // transformers' default is taken.
 const Family* family_of_multimodal_type(std::string_view type, std::string_view text_type);
-// Returns what a family has that riffle lacks, for error texts: "deepseek2" (multi-head latent
-// attention, which riffle lacks). Other names come back in quotation marks alone. name: a value of
+// Returns what a family has that riffle lacks, for error texts: "llama4" (attention within chunks,
+// which riffle lacks). Other names come back in quotation marks alone. name: a value of
 // general.architecture or model_type.
 std::string lacking_family(std::string_view name);
 // Return the values that riffle knows, for error texts: "llama", "qwen2" or "qwen3".

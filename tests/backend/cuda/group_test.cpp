@@ -11,21 +11,26 @@ using namespace riffle::test;
 
 namespace {
 
-constexpr std::unique_ptr<Model> (*kModels[])() = {sixteen_model, twelve_model, twenty_model};
+struct Grouped {
+  int heads;  // query heads per KV head
+  std::unique_ptr<Model> (*make)();
+};
+constexpr Grouped kModels[] = {
+    {12, twelve_model}, {16, sixteen_model}, {20, twenty_model}, {24, twenty_four_model}};
 
 }  // namespace
 
 TEST_CASE("cuda: many query heads per KV head give the CPU's logits", "[cuda][parts]") {
   if (skip()) return;
   const auto prompt = ids(0, 300), steps = ids(300, 340);
-  for (const auto model : kModels)
+  for (const auto& [heads, model] : kModels)
     for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
       Runtime cpu(on(DeviceKind::CPU, SelectorKind::DENSE, type), model);
       const auto want = run(cpu, cpu.session(), prompt, steps);
       // Auto reads whole what fits the pool, with the bits of dense.
       for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::AUTO}) {
-        INFO("model " << (model == twelve_model) << (model == twenty_model) << ", KV " << type
-                      << ", selector " << selector);
+        INFO(heads << " heads"
+                   << ", KV " << type << ", selector " << selector);
         Runtime r(on(DeviceKind::CUDA, selector, type), model);
         const auto got = run(r, r.session(), prompt, steps);
         check_close(got, want, type);
@@ -35,11 +40,11 @@ TEST_CASE("cuda: many query heads per KV head give the CPU's logits", "[cuda][pa
 
 TEST_CASE("cuda: many query heads per KV head give the same bits from any pool", "[cuda][parts]") {
   if (skip()) return;
-  for (const auto model : kModels)
+  for (const auto& [heads, model] : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE})
       for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
-        INFO("model " << (model == twelve_model) << (model == twenty_model) << ", selector "
-                      << selector << ", KV " << type);
+        INFO(heads << " heads"
+                   << ", selector " << selector << ", KV " << type);
         check_any_pool(on(DeviceKind::CUDA, selector, type), model);
       }
 }
@@ -48,10 +53,10 @@ TEST_CASE("cuda: many query heads per KV head: sequences, cuts and forks change 
           "[cuda][parts][fork]") {
   if (skip()) return;
   uint32_t seed = 0;
-  for (const auto model : kModels)
+  for (const auto& [heads, model] : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
-      INFO("model " << (model == twelve_model) << (model == twenty_model) << ", selector "
-                    << selector);
+      INFO(heads << " heads"
+                 << ", selector " << selector);
       ContextOptions o = on(DeviceKind::CUDA, selector);
       const ContextOptions alone = o;
       o.n_sessions = 5;

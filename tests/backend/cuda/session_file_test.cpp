@@ -4,6 +4,8 @@
 
 #include "tests/engine/session_files.h"
 #include "tests/engine/spoiled_session.h"
+#include "tests/engine/tiny_checkpoint.h"
+#include "tests/engine/window_histories.h"
 #include "tests/engine/window_model.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/select/selectors_here.h"
@@ -70,6 +72,27 @@ TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]
         a.check(riffle_session_truncate(s, riffle_session_length(s) - more.size()));
       }
     }
+}
+
+// Shared KV and per-layer embeddings, heads of 512, latent attention, query heads by layer, sinks.
+TEST_CASE("cuda: sessions of the newer families are saved, cut and forked with the same bits",
+          "[cuda][session_file][fork][families]") {
+  if (skip()) return;
+  const TempDir temp;
+  uint32_t seed = 0;
+  for (const char* name : {"gemma4_e4b", "gemma4_512", "glm4_lite_wide", "deepseek3_full",
+                           "laguna_wide", "granite_swa_wide"}) {
+    const std::string folder = tiny_folder(tiny_checkpoint(name), temp);
+    for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
+      INFO(name << ", selector " << selector);
+      check_saved_turns(folder, selector, DeviceKind::CUDA, temp / "a.kv");
+      ContextOptions o = small(selector, DeviceKind::CUDA);
+      const ContextOptions alone = o;
+      o.n_sessions = 5;
+      o.slots = 300;
+      WindowHistories(o, alone, folder, true, ++seed).play(40);
+    }
+  }
 }
 
 TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") {

@@ -114,11 +114,11 @@ TEST_CASE("decode on the device: sinks", "[cuda][sinks]") {
   check_sinks(std::vector{everything(), everything(100)});
 }
 
-TEST_CASE("decode on the device: rows of two parts", "[cuda][parts]") {
+TEST_CASE("decode on the device: rows of two and three parts", "[cuda][parts]") {
   if (skip()) return;
   unsigned seed = 900;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
-    for (int g : {9, 12, 15, 16})
+    for (int g : {9, 12, 15, 16, 17, 20, 24})
       for (int n_kv_heads : {1, 3}) {
         SceneShape shape;
         shape.type = type, shape.g = g, shape.n_kv_heads = n_kv_heads, shape.seed = ++seed;
@@ -164,7 +164,7 @@ TEST_CASE("decode on the device: rows of slices", "[cuda][slices]") {
   if (skip()) return;
   unsigned seed = 1200;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
-    for (int g : {1, 5, 16})
+    for (int g : {1, 5, 16, 24})
       for (int n_kv_heads : {1, 2, 4}) {
         SceneShape shape;
         shape.type = type, shape.g = g, shape.n_kv_heads = n_kv_heads, shape.seed = ++seed;

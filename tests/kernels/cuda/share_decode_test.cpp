@@ -163,14 +163,13 @@ int64_t check_pools(const SceneOf<ReadRule>& scene, int64_t& sampled) {
 
 }  // namespace
 
-TEST_CASE("decode on the device: shares, with rows of one and of two parts",
-          "[cuda][parts][share]") {
+TEST_CASE("decode on the device: shares, with rows of one to three parts", "[cuda][parts][share]") {
   if (skip()) return;
   unsigned seed = 300;
   int64_t left = 0, sampled = 0;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (int d : {64, 128, 256})
-      for (int g : {3, 8, 9, 12, 16})
+      for (int g : {3, 8, 9, 12, 16, 24})
         for (const double share : {0.01, 0.0}) {
           if (share == 0 && g != 9) continue;
           SceneShape shape;
@@ -191,7 +190,7 @@ TEST_CASE("decode on the device: shares, sinks and rows that are read whole",
   if (skip()) return;
   int64_t sampled = 0;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
-    for (int g : {5, 16}) {
+    for (int g : {5, 16, 24}) {
       SceneShape shape;
       shape.type = type, shape.g = g, shape.d = 64;
       shape.tokens = {1, 33, 500, 2885, 4001};
@@ -208,7 +207,7 @@ TEST_CASE("decode on the device: shares, with rows of slices", "[cuda][parts][sh
   unsigned seed = 700;
   int64_t sampled = 0;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::Q8})
-    for (int g : {4, 16})
+    for (int g : {4, 16, 24})
       for (int n_kv_heads : {1, 2})
         for (const double share : {0.001, 0.0}) {
           SceneShape shape;
@@ -233,7 +232,7 @@ TEST_CASE("decode on the device: shares, with rows of slices", "[cuda][parts][sh
 TEST_CASE("decode on the device: shares give a sequence's bits in any batch",
           "[cuda][parts][share]") {
   if (skip()) return;
-  for (int g : {8, 9, 16})
+  for (int g : {8, 9, 16, 24})
     for (int n_kv_heads : {1, 2}) {
       SceneShape shape;
       shape.g = g, shape.n_kv_heads = n_kv_heads;
