@@ -54,6 +54,8 @@ constexpr Family kFamilies[] = {
     {"deepseek-r1-qwen", true, kQwen2, false, false},
     {"smollm", false, kSmolLm, false, false},
     {"gpt-2", false, kGpt2, false, false},
+    {"gigachat", false, kGpt2, false, false},
+    {"a.x-4.0", false, kGpt2, false, false},
     {"tekken", false, kTekken, true, true},
     {"deepseek-llm", false, kDeepSeekLlm, false, false},
     {"deepseek-coder", false, kDeepSeekCoder, false, false},

@@ -222,6 +222,8 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
                                   {"aya", "tiny_aya"},
                                   {"smollm", "mellum2"},
                                   {"gpt2", "mellum"},
+                                  {"gpt2", "gigachat"},
+                                  {"gpt2", "a.x-4.0"},
                                   {"llamacpp_default", "default"},
                                   {"llamacpp_default", ""}}) {
     const json spec = json::parse(read_file(kFolder + name + ".json"));

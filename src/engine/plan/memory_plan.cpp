@@ -406,12 +406,14 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 
 // Plans a device with a pool or with memory of its own. Without a setting for the number of layers
 // whose experts stay in host memory, it takes the fewest that leave the pool the part of the KV
-// that a step reads; if none do, all. A selector reads about an eighth. Dense attention reads the
-// whole KV, and loading the missing part for each token takes longer than computing with experts on
-// the CPU (tools/bench/results/gpu.md, GLM-4.7-Flash in 12 GiB). So the pool gets room for one
-// whole session and an eighth of the others, if any number of layers gives it that. If n_ctx is the
-// default, dense attention gets an eighth too, because few texts fill the trained length. If the
-// number of slots is given, or if there is no pool, the plan takes the fewest layers that fit.
+// that a step reads; if none do, all. A selector reads about an eighth, and gets that from the
+// slots that are not lent to a prompt. Dense attention reads the whole KV, and loading the missing
+// part for each token takes longer than computing with experts on the CPU
+// (tools/bench/results/gpu.md, GLM-4.7-Flash in 12 GiB). So the pool gets room for one whole
+// session and an eighth of the others, if any number of layers gives it that; lent slots count
+// there, since steps get them back. If n_ctx is the default, dense attention gets an eighth too,
+// because few texts fill the trained length. If the number of slots is given, or if there is no
+// pool, the plan takes the fewest layers that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
@@ -430,10 +432,10 @@ static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& p
     verdict = with(n);
     if (verdict.status != RIFFLE_OK || r.options.slots > 0 || !r.has_pool)
       return verdict.status == RIFFLE_OK;
-    const auto slots = static_cast<uint64_t>(r.slots - r.lent_slots);
     if (whole_session)
-      return product({slots, kPoolShare}) >= product({whole, kPoolShare + sessions - 1});
-    return product({slots, plan.slot_bytes, kPoolShare}) >=
+      return product({uint64_t(r.slots), kPoolShare}) >=
+             product({whole, kPoolShare + sessions - 1});
+    return product({uint64_t(r.slots - r.lent_slots), plan.slot_bytes, kPoolShare}) >=
            product({sessions, plan.host_kv - plan.host_states});
   };
   const bool whole_session = dense && r.length_given && roomy(layers, true);

@@ -41,6 +41,9 @@ def shape(_):
         sizes[weights] = j["decode"][0]["bytes_per_step"] if j else 0
     check(sizes["f16"] == sizes["bf16"] and 1.8 < sizes["f16"] / sizes["q8_0"] < 2 < sizes["f32"] / sizes["q8_0"] < 4,
           "weight types have their sizes", sizes)
+    for selectors, planned in [("dense", "dense"), ("dense,share", "share")]:
+        j = bench(selectors, "--prefill", "0", "--depth", "0", "--selectors", selectors)
+        check(j and j["options"]["selection"]["selector"] == planned, f"--selectors {selectors}: the plan is for {planned}", j)
     r = riffle("bench", "--shape", "tiny", "--depth", "100", "--prefill", "64", "--steps", "4", "--reps", "1", "-q",
                "--threads", THREADS)
     check(r.code == 0 and b"tiny q8_0" in r.out and b"tokens/s" in r.out and r.err == b"", "tables", r)

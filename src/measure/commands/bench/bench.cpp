@@ -392,7 +392,8 @@ static Flag add_synthetic_flags(CLI::App& command, BenchOptions& o) {
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
-  // Memory is planned for key codes: auto may leave them out, but --selectors may need them.
+  // Memory is planned for key codes, unless dense is measured alone: auto may leave them out, but
+  // --selectors may need them.
   o->common.options.set("selector", "share");
   riffle_synthetic_attention_defaults(&o->attention);
   CLI::App& command =
@@ -412,8 +413,10 @@ void add_bench(CLI::App& app, Command& chosen) {
       return;
     }
     if (synthetic.given() && prefill.given()) refuse_both("--synthetic-attention", "--prefill");
-    if (flag_named(command, "--selector").given() && !flag_named(command, "--selectors").given())
+    const bool one = flag_named(command, "--selector").given();
+    if (one && !flag_named(command, "--selectors").given())
       o->selectors = o->common.options.text("selector");
+    if (!one && o->selectors == "dense") o->common.options.set("selector", "dense");
     chosen = [o] { return Bench(*o).run(); };
   });
 }
