@@ -1,5 +1,5 @@
 // A safetensors file, bound to the smallest models when it parses: a Llama, and mixtures of experts
-// as Qwen3, gpt-oss, Gemma 4 and DeepSeek-V2 have them.
+// as Qwen3, gpt-oss, Gemma 4 and DeepSeek-V3 have them.
 #include "formats/safetensors.h"
 #include "tests/fuzz/smallest_models.h"
 #include "util/error.h"

@@ -389,7 +389,7 @@ std::string experts_safetensors(const std::string& kind) {
   return w.bytes();
 }
 
-// A layer with latent attention: 2 heads; ranks, and the parts of a head, are 2 wide.
+// A layer with latent attention, of 2 heads. Both ranks and each part of a head have 2 values.
 std::string latent_safetensors() {
   SafetensorsWriter w;
   const std::vector<std::pair<std::string, std::vector<uint64_t>>> all = {

@@ -38,7 +38,7 @@ TEST_CASE("families that riffle lacks are refused with what they need", "[famili
                   "multi-head latent attention chosen by an indexer, which riffle lacks"},
         {"gemma2", "soft caps of attention scores, which riffle lacks"},
         {"llama4", "attention within chunks, which riffle lacks"},
-        {"olmoe", "a description of its layers, which riffle lacks"},
+        {"olmoe", "a family that riffle does not run yet"},
         {"rwkv7", "RWKV layers"}}) {
     EditedGguf file("llama3");
     file.text("general.architecture", name);
@@ -406,7 +406,7 @@ TEST_CASE("Muse Glimmer: a GGUF file that lacks a part is refused", "[families][
                  [&] { g.config(); });
   }
   EditedGguf g("muse_glimmer");
-  // Laguna alone has gates by head.
+  // Laguna is the only family here with a gate for each head.
   const Config c = g.config();
   const auto rows = static_cast<uint64_t>(c.n_heads), cols = static_cast<uint64_t>(c.dim);
   EditedGguf by_head("muse_glimmer");

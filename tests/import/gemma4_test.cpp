@@ -265,8 +265,8 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
   expect_error(RIFFLE_BAD_MODEL, {"attention.key_length_swa", "none"}, [&] { file.config(); });
 }
 
-// Layers 0 and 1 have a window and 2 KV heads of 16 values, layer 2 has 1 of 32, without a matrix
-// for values.
+// Layers 0, 1 and 3 have a window and 2 KV heads of 16 values. Layers 2 and 4 have one KV head of 32
+// values and no matrix for values.
 TEST_CASE("Gemma 4: arrays by layer that contradict tensors", "[families][gguf]") {
   const std::string heads = "gemma4.attention.head_count_kv",
                     windows = "gemma4.attention.sliding_window_pattern";

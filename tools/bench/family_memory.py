@@ -3,7 +3,10 @@
 
     family_memory.py --riffle PATH [--folders DIR] [--context 131072] [--only WORD ...]
                      [--json FILE]
-    family_memory.py --narrow --folders DIR       folders for family_peaks.py
+    family_memory.py --narrow --folders DIR
+
+With --narrow it writes folders for family_peaks.py and prints no table: the same models with hidden
+sizes and FFNs of 64, at most 16 experts and a vocabulary of 512.
 
 For each model of MODELS the script makes a folder with the published config.json, a small
 tokenizer and a model.safetensors that has the names and shapes of all tensors but no data. The
@@ -332,7 +335,8 @@ TOKENS = {"bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id"}
 
 def narrow(config):
     """Returns the configuration with small weights, and with the layers, heads and windows as they
-    are. Without a head size in the file, it is hidden_size / heads, so that width stays too."""
+    are. If it has no head size, that is hidden_size / heads, so hidden_size stays. So it does for
+    cohere2, for whose head size llama.cpp has no key."""
     small = json.loads(json.dumps(config))
     c = text_config(small)
     if ("head_dim" in c or "kv_lora_rank" in c) and c["model_type"] != "cohere2":
@@ -539,18 +543,18 @@ def rest_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--riffle", help="the riffle executable")
+    parser.add_argument("--riffle", help="the riffle executable; required without --narrow")
     parser.add_argument("--folders", type=pathlib.Path, help="where the folders go, and stay")
     parser.add_argument("--context", type=int, default=131072, help="tokens, more than 4096")
     parser.add_argument("--only", nargs="*", default=[], help="words in names of models")
     parser.add_argument("--json", type=pathlib.Path, help="also write all figures to this file")
     parser.add_argument("--narrow", action="store_true",
-                        help="make folders with narrow weights, for family_peaks.py, and no table")
+                        help="write small folders for family_peaks.py, without --riffle")
     args = parser.parse_args()
     if args.context <= 4096:
         parser.error("--context: expected more tokens than the longest window, 4096")
     if args.narrow != (args.riffle is None) or (args.narrow and args.folders is None):
-        parser.error("expected --riffle PATH, or --narrow --folders DIR")
+        parser.error("expected either --riffle PATH, or --narrow and --folders DIR")
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for model in MODELS:

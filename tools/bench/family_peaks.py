@@ -5,20 +5,21 @@
     family_peaks.py --riffle PATH --folders DIR [--llama-bench PATH] [--context 131072]
                     [--device cuda] [--only WORD ...]
 
-The folders have the layers, KV heads, head sizes and windows of released models, with narrow
-weights that are all zero: memory of KV does not depend on them, and a long prompt takes seconds.
+The folders have the layers, KV heads, head sizes and windows of released models. Their weights are
+small and all zero (family_memory.py, narrow), so that a long prompt takes seconds. The size of the
+KV does not depend on the weights.
 
-For each folder riffle reads a prompt of CONTEXT - 64 tokens and answers with 8 tokens, once with
---selector dense. "KV after the answer" is riffle's own count of KV blocks in host memory. "Peak" is
-the peak resident size of the process, less that of a run with a prompt of 64 tokens. On a GPU,
-"GPU peak" is the difference of the largest amounts that nvidia-smi reports. It sees the pool, which
-riffle makes as large as the context needs at most.
+For each folder riffle runs twice with --selector dense, with prompts of CONTEXT - 64 and of 64
+tokens, and answers with 8 tokens. "KV after the answer" is riffle's own count of KV blocks in host
+memory. "Peak" is the peak resident size of the process, less that of the short run. On a GPU, "GPU
+peak" is nvidia-smi's largest amount, less that of the short run. The pool has the same size in both
+runs, so it is not in the difference.
 
-With --llama-bench, riffle writes the folder as GGUF, and llama.cpp makes a context of that length;
-the column has the sizes that it reports for its KV caches. The process then ends. "none" means that
-llama.cpp does not load the file.
+With --llama-bench, riffle writes the folder as GGUF, and llama-bench makes a context of that
+length. "llama.cpp, reported" has the sum of the KV caches that it reports; the script then ends it.
+"none" means that llama.cpp does not load the file, "no GGUF" that riffle does not write it.
 
-Needs Python 3.11 alone.
+Needs Python 3.11 without packages, and nvidia-smi for a GPU.
 """
 import argparse
 import json
@@ -126,7 +127,8 @@ def main():
                 failed += 1
                 print(f"| {model.name} | {long if isinstance(long, str) else short} |", flush=True)
                 continue
-            row = [families.gib(families.least(layers, args.context - 56)),
+            read = args.context - 64 + 8  # tokens of the prompt and the answer
+            row = [families.gib(families.least(layers, read)),
                    families.gib(long["host_kv_bytes"]),
                    families.gib(long["peak_rss_bytes"] - short["peak_rss_bytes"]),
                    families.gib(long["gpu"] - short["gpu"]),

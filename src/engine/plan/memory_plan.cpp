@@ -406,12 +406,13 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 
 // Plans a device with a pool or with memory of its own. Without a setting for the number of layers
 // whose experts stay in host memory, it takes the fewest that leave the pool the part of the KV
-// that a step reads; if none do, all. A selector reads about an eighth, and gets that from the
-// slots that are not lent to a prompt. Dense attention reads the whole KV, and loading the missing
-// part for each token takes longer than computing with experts on the CPU
-// (tools/bench/results/gpu.md, GLM-4.7-Flash in 12 GiB). So the pool gets room for one whole
-// session and an eighth of the others, if any number of layers gives it that; lent slots count
-// there, since steps get them back. If n_ctx is the default, dense attention gets an eighth too,
+// that a step reads. If no number of layers is enough, all experts stay there. A selector reads
+// about an eighth, also in steps between the pieces of another session's prompt, so slots that are
+// lent to a prompt do not count. Dense attention reads the whole KV, and loading the missing part
+// for each token takes longer than computing with experts on the CPU (tools/bench/results/gpu.md,
+// The plan for dense attention). So the pool gets room for one whole session and an eighth of the
+// others, if any number of layers gives it that. Lent slots count there: a single session has them
+// back in its steps. If n_ctx is the default, dense attention gets an eighth too,
 // because few texts fill the trained length. If the number of slots is given, or if there is no
 // pool, the plan takes the fewest layers that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,

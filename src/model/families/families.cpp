@@ -60,40 +60,42 @@ static std::string one_of(const std::vector<const char*>& all) {
   return text;
 }
 
-// Families that people ask for and riffle does not run, by both of their names. Files of one kind
-// may have no name of their own: Kimi K2 as GGUF says deepseek2.
+// Parts that riffle lacks. kUnknown: riffle may have all parts of the family, but not its
+// description.
 static constexpr const char kIndexer[] = "multi-head latent attention chosen by an indexer",
                             kKimiDelta[] = "Kimi delta attention",
                             kHyper[] = "hyper-connections between layers",
                             kNormBiases[] = "norms with biases",
-                            kHeadGates[] = "a sigmoid gate for each head",
-                            kDescription[] = "a description of its layers";
+                            kHeadGates[] = "a sigmoid gate for each head", kUnknown[] = "";
+// Families that people ask for and riffle does not run: general.architecture in GGUF, model_type in
+// config.json, and what riffle lacks. Some have no name of their own in GGUF, and here their
+// model_type twice: GGUF files of Kimi K2 say deepseek2.
 static constexpr struct {
-  const char *architecture, *model_type, *needs;
+  const char *architecture, *model_type, *lacks;
 } kLacking[] = {
-    {"afmoe", "afmoe", kDescription},
-    {"bailingmoe2", "bailing_moe", kDescription},
+    {"afmoe", "afmoe", kUnknown},
+    {"bailingmoe2", "bailing_moe", kUnknown},
     {"bailingmoe3", "bailing_hybrid", kKimiDelta},
     {"bitnet", "bitnet", "weights of three values"},
-    {"chatglm", "chatglm", "one bias for queries, keys and values"},
+    {"chatglm", "chatglm", "fused biases of queries, keys and values"},
     {"dbrx", "dbrx", "clamped queries, keys and values"},
     {"deepseek32", "deepseek_v32", kIndexer},
     {"deepseek4", "deepseek_v4", "attention to compressed keys and hyper-connections"},
-    {"dots1", "dots1", kDescription},
+    {"dots1", "dots1", kUnknown},
     {"falcon", "falcon", kNormBiases},
     {"falcon-h1", "falcon_h1", "attention and Mamba-2 next to each other"},
-    {"gemma", "gemma", kDescription},
+    {"gemma", "gemma", kUnknown},
     {"gemma2", "gemma2", "soft caps of attention scores"},
     {"gemma3n", "gemma3n", "alternating updates and sparse activations"},
     {"glm-dsa", "glm_moe_dsa", kIndexer},
-    {"glm4moe", "glm4_moe", kDescription},
+    {"glm4moe", "glm4_moe", kUnknown},
     {"glm5-next", "glm5_next", kKimiDelta},
     {"gpt2", "gpt2", "learned embeddings of positions"},
     {"gptneox", "gpt_neox", kNormBiases},
-    {"granitemoe", "granitemoe", kDescription},
+    {"granitemoe", "granitemoe", kUnknown},
     {"grok", "grok-1", "soft caps of attention scores"},
-    {"hunyuan-moe", "hunyuan_v1_moe", kDescription},
-    {"hy_v3", "hy_v3", kDescription},
+    {"hunyuan-moe", "hunyuan_v1_moe", kUnknown},
+    {"hy_v3", "hy_v3", kUnknown},
     {"hy_v4", "hy_v4", kHyper},
     {"jamba", "jamba", "Mamba-1 layers"},
     {"kimi-k3", "kimi_k3", kKimiDelta},
@@ -107,23 +109,23 @@ static constexpr struct {
     {"mamba", "falcon_mamba", "Mamba-1 layers"},
     {"mamba2", "mamba2", "models without attention"},
     {"mimo2", "mimo_v2_flash", "values of another size than keys"},
-    {"minicpm", "minicpm", kDescription},
-    {"minicpm3", "minicpm3", kDescription},
-    {"minimax-m2", "minimax_m2", kDescription},
+    {"minicpm", "minicpm", kUnknown},
+    {"minicpm3", "minicpm3", kUnknown},
+    {"minimax-m2", "minimax_m2", kUnknown},
     {"minimax-m3", "minimax_m3_vl", "attention to blocks chosen by an indexer"},
     {"mistral4", "mistral4", "latent attention with queries scaled by position"},
-    {"mixtral", "mixtral", kDescription},
+    {"mixtral", "mixtral", kUnknown},
     {"nanbeige", "nanbeige", "layers that run more than once"},
     {"nemotron", "nemotron", kNormBiases},
-    {"olmoe", "olmoe", kDescription},
+    {"olmoe", "olmoe", kUnknown},
     {"phi2", "phi", kNormBiases},
     {"phimoe", "phimoe", kNormBiases},
-    {"plamo2", "plamo2", "PLaMo's Mamba layers"},
-    {"qwen2moe", "qwen2_moe", kDescription},
-    {"qwen2vl", "qwen2_vl", kDescription},
-    {"qwen2vl", "qwen2_5_vl", kDescription},
-    {"qwen3vl", "qwen3_vl", kDescription},
-    {"qwen3vlmoe", "qwen3_vl_moe", kDescription},
+    {"plamo2", "plamo2", "Mamba layers with norms of their own"},
+    {"qwen2moe", "qwen2_moe", kUnknown},
+    {"qwen2vl", "qwen2_vl", kUnknown},
+    {"qwen2vl", "qwen2_5_vl", kUnknown},
+    {"qwen3vl", "qwen3_vl", kUnknown},
+    {"qwen3vlmoe", "qwen3_vl_moe", kUnknown},
     {"qwen4exp", "qwen4_exp", "hyper-connections and n-gram embeddings"},
     {"rwkv6", "rwkv6", "RWKV layers"},
     {"rwkv7", "rwkv7", "RWKV layers"},
@@ -138,7 +140,9 @@ std::string lacking_family(std::string_view name) {
   const std::string quoted = "\"" + std::string(name) + "\"";
   for (const auto& family : kLacking)
     if (name == family.architecture || name == family.model_type)
-      return quoted + " (" + family.needs + ", which riffle lacks)";
+      return quoted + (family.lacks == std::string_view(kUnknown)
+                           ? " (a family that riffle does not run yet)"
+                           : " (" + std::string(family.lacks) + ", which riffle lacks)");
   return quoted;
 }
 

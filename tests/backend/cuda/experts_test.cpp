@@ -135,8 +135,8 @@ TEST_CASE("cuda: experts in host memory give the GPU's logits, and the same bits
   }
 }
 
-// Experts leave the GPU, as few layers of them as it takes, until the pool holds all KV that dense
-// attention reads.
+// Experts leave the GPU, those of as few layers as possible, until the pool has room for one whole
+// session and an eighth of each other.
 TEST_CASE("cuda: dense attention moves experts to the host until its KV fits the pool",
           "[cuda][experts][memory]") {
   if (skip()) return;
@@ -158,7 +158,6 @@ TEST_CASE("cuda: dense attention moves experts to the host until its KV fits the
     return plan;
   };
   const auto holds = [&](const MemoryPlan& plan, int sessions) {
-    // One session is whole, the others an eighth.
     return 8 * plan.slots >= blocks * (7 + sessions);
   };
   const auto at = [&](uint64_t gpu_mem, int layers, int sessions) {
@@ -170,7 +169,7 @@ TEST_CASE("cuda: dense attention moves experts to the host until its KV fits the
   for (const int sessions : {1, 5}) {
     const uint64_t least = at(0, -1, sessions)->min_gpu_mem;
     int moved = 0;
-    // At the end of this range all KV fits, and all experts besides.
+    // With the largest budget of this loop all KV and all experts fit.
     const uint64_t kv =
         2 * static_cast<uint64_t>(blocks) * slot_bytes * static_cast<uint64_t>(sessions);
     for (uint64_t part = 0; part <= 256; ++part) {

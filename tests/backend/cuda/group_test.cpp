@@ -29,7 +29,7 @@ TEST_CASE("cuda: many query heads per KV head give the CPU's logits", "[cuda][pa
       const auto want = run(cpu, cpu.session(), prompt, steps);
       // Auto reads whole what fits the pool, with the bits of dense.
       for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::AUTO}) {
-        INFO(heads << " heads"
+        INFO(heads << " query heads per KV head"
                    << ", KV " << type << ", selector " << selector);
         Runtime r(on(DeviceKind::CUDA, selector, type), model);
         const auto got = run(r, r.session(), prompt, steps);
@@ -43,7 +43,7 @@ TEST_CASE("cuda: many query heads per KV head give the same bits from any pool",
   for (const auto& [heads, model] : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE})
       for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
-        INFO(heads << " heads"
+        INFO(heads << " query heads per KV head"
                    << ", selector " << selector << ", KV " << type);
         check_any_pool(on(DeviceKind::CUDA, selector, type), model);
       }
@@ -55,7 +55,7 @@ TEST_CASE("cuda: many query heads per KV head: sequences, cuts and forks change 
   uint32_t seed = 0;
   for (const auto& [heads, model] : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
-      INFO(heads << " heads"
+      INFO(heads << " query heads per KV head"
                  << ", selector " << selector);
       ContextOptions o = on(DeviceKind::CUDA, selector);
       const ContextOptions alone = o;

@@ -74,8 +74,9 @@ TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]
     }
 }
 
-// Shared KV and per-layer embeddings, heads of 512, latent attention, query heads by layer, sinks.
-TEST_CASE("cuda: sessions of the newer families are saved, cut and forked with the same bits",
+// These models have shared KV and per-layer embeddings, heads of 512, latent attention, query heads
+// by layer, or sinks.
+TEST_CASE("cuda: sessions of Gemma 4, GLM, DeepSeek, Laguna and Granite go on with the same bits",
           "[cuda][session_file][fork][families]") {
   if (skip()) return;
   const TempDir temp;

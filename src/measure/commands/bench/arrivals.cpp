@@ -44,7 +44,9 @@ class ArrivalsBench {
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       report_.interrupted = true;
-      if (t_.goodput) notice(o_.common.quiet, "[stopped after %zu rates]", report_.probes.size());
+      const size_t rates = report_.probes.size();
+      if (t_.goodput)
+        notice(o_.common.quiet, "[stopped after %zu rate%s]", rates, rates == 1 ? "" : "s");
       else
         notice(o_.common.quiet, "[stopped after %llu of %d requests]",
                static_cast<unsigned long long>(report_.result ? report_.result->done : 0),

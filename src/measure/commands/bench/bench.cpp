@@ -79,8 +79,8 @@ class Bench {
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       results_.interrupted = true;
-      notice(o_.common.quiet, "[stopped after %zu measurements]",
-             results_.prefill.size() + results_.decode.size());
+      const size_t done = results_.prefill.size() + results_.decode.size();
+      notice(o_.common.quiet, "[stopped after %zu measurement%s]", done, done == 1 ? "" : "s");
     }
     std::stable_sort(results_.decode.begin(), results_.decode.end(),
                      [](const auto& a, const auto& b) { return a.depth < b.depth; });
@@ -392,8 +392,8 @@ static Flag add_synthetic_flags(CLI::App& command, BenchOptions& o) {
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
-  // Memory is planned for key codes, unless dense is measured alone: auto may leave them out, but
-  // --selectors may need them.
+  // The plan includes key codes, because a plan for auto may have none and --selectors may need
+  // them. If dense alone is measured, the plan is for dense.
   o->common.options.set("selector", "share");
   riffle_synthetic_attention_defaults(&o->attention);
   CLI::App& command =
