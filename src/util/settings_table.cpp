@@ -52,8 +52,8 @@ constexpr Setting kContextRows[] = {
      .json = "cpu_experts",
      .group = kLayout,
      .help = "mixtures of experts on a GPU: number of layers whose experts stay in host memory, "
-             "where the "
-             "CPU computes them in decode; -1: as few as the GPU's memory requires"},
+             "where the CPU computes them in decode; -1: as few as the GPU's memory requires; with "
+             "dense attention and --ctx: as few as let the KV fit the GPU too"},
     {.id = "lookup",
      .offset = offsetof(C, lookup),
      .type = kInt,

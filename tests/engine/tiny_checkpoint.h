@@ -47,7 +47,7 @@ struct TinyCheckpoint {
   }
   // Tells whether the CUDA kernels support this head size, this number of query heads for each KV
   // head, and all else that the family needs.
-  bool runs_on_gpu(int most_group = 16) const {
+  bool runs_on_gpu(int most_group = 24) const {
     const int d = head_dim(), heads = integer("num_attention_heads");
     if (const int rank = config.value("kv_lora_rank", 0); rank > 0)
       return rank == 512 && config.value("qk_rope_head_dim", 0) == 64 && heads <= most_group;

@@ -248,6 +248,11 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
     heads.array<int32_t>(a + "attention.head_count", GgufType::I32, {4, 4, 4, 4, 2, 4, 4, 4});
     expect_error(RIFFLE_UNSUPPORTED, {"head_count", "2 in layer 4 and 4 in layer 0"},
                  [&] { heads.config(); });
+    EditedGguf other("gemma4_e2b");
+    other.array<int32_t>(a + "attention.head_count_kv", GgufType::I32, {2, 2, 2, 2, 2, 1, 2, 2});
+    expect_error(RIFFLE_BAD_MODEL,
+                 {"head_count_kv", "1 in layer 5", "2, as in layer 2, whose keys it attends to"},
+                 [&] { other.config(); });
     EditedGguf file("gemma4_e2b");
     file.array<int32_t>(a + "feed_forward_length", GgufType::I32, {48, 48, 48, 48, 48, 96, 0, 96});
     expect_error(RIFFLE_BAD_MODEL, {"feed_forward_length", "0 in layer 6"}, [&] { file.config(); });
@@ -265,8 +270,8 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
   expect_error(RIFFLE_BAD_MODEL, {"attention.key_length_swa", "none"}, [&] { file.config(); });
 }
 
-// Layers 0, 1 and 3 have a window and 2 KV heads of 16 values. Layers 2 and 4 have one KV head of 32
-// values and no matrix for values.
+// Layers 0, 1 and 3 have a window and 2 KV heads of 16 values. Layers 2 and 4 have one KV head of
+// 32 values and no matrix for values.
 TEST_CASE("Gemma 4: arrays by layer that contradict tensors", "[families][gguf]") {
   const std::string heads = "gemma4.attention.head_count_kv",
                     windows = "gemma4.attention.sliding_window_pattern";

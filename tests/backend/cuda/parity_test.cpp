@@ -14,7 +14,7 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
     DYNAMIC_SECTION(c.name) {
       if (!c.runs_on_gpu()) {
         WARN("SKIPPED: " << c.name << ": the CUDA kernels lack head_dim " << c.head_dim()
-                         << ", or more than 16 query heads for a KV head");
+                         << ", or more than 24 query heads for a KV head");
         continue;
       }
       for (const std::string& path : tiny_files(c, temp))

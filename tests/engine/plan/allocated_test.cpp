@@ -1,6 +1,7 @@
 // Compares the memory plan with the buffers that prompts and steps take.
 #include "backend/cpu/fastest_kernels.h"
 #include "tests/engine/plan/taken_buffers.h"
+#include "tests/engine/tiny_checkpoint.h"
 #include "util/buffer.h"
 
 using namespace riffle;
@@ -65,4 +66,22 @@ TEST_CASE("a plan counts all kernels that isa auto may choose", "[plan]") {
     most = std::max(
         most, activations(static_cast<IsaChoice>(int(kernels->isa) + int(IsaChoice::SCALAR))));
   CHECK(of_auto >= most);
+}
+
+TEST_CASE("the plan has no per-layer embeddings, whose rows are read from the file",
+          "[plan][families]") {
+  const TempDir temp;
+  const std::string folder = tiny_folder(tiny_checkpoint("gemma4_e2b"), temp);
+  for (const DeviceKind device : {DeviceKind::CPU, DeviceKind::EMU}) {
+    ContextOptions o = options();
+    o.device = device;
+    const Runtime r(o, folder);
+    const Model& model = *r.model->model;
+    MemoryPlan plan{};
+    REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
+    const Tensor& table = model.weights.layer_embedding;
+    const auto layers = static_cast<uint64_t>(model.config.n_layers);
+    CHECK(table.bytes() == 320 * layers * 48 * 2);
+    CHECK(plan.weights + table.bytes() == model.weight_bytes);
+  }
 }
