@@ -412,9 +412,9 @@ static Verdict plan_experts(const Model& model, ResolvedOptions& r, MemoryPlan& 
 // for each token takes longer than computing with experts on the CPU (tools/bench/results/gpu.md,
 // The plan for dense attention). So the pool gets room for one whole session and an eighth of the
 // others, if any number of layers gives it that. Lent slots count there: a single session has them
-// back in its steps. If n_ctx is the default, dense attention gets an eighth too,
-// because few texts fill the trained length. If the number of slots is given, or if there is no
-// pool, the plan takes the fewest layers that fit.
+// back in its steps. If n_ctx is the default, dense attention gets an eighth too, because few texts
+// fill the trained length. If the number of slots is given, or if there is no pool, the plan takes
+// the fewest layers that fit.
 static Verdict plan_device(const Model& model, ResolvedOptions& r, MemoryPlan& plan,
                            const DeviceNeeds& needs, uint64_t device_free) {
   constexpr uint64_t kPoolShare = 8;
