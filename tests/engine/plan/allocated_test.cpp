@@ -80,8 +80,7 @@ TEST_CASE("the plan has no per-layer embeddings, whose rows are read from the fi
     MemoryPlan plan{};
     REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
     const Tensor& table = model.weights.layer_embedding;
-    const auto layers = static_cast<uint64_t>(model.config.n_layers);
-    CHECK(table.bytes() == 320 * layers * 48 * 2);
-    CHECK(plan.weights + table.bytes() == model.weight_bytes);
+    CHECK(table.bytes() == int64_t{320} * model.config.n_layers * 48 * 2);
+    CHECK(plan.weights + static_cast<uint64_t>(table.bytes()) == model.weight_bytes);
   }
 }
