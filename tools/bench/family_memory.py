@@ -328,7 +328,7 @@ def write_tokenizer(path):
 
 
 WIDTHS = {"intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
-          "prefix_dense_intermediate_size", "hidden_size_per_layer_input"}
+          "prefix_dense_intermediate_size", "hidden_size_per_layer_input", "q_lora_rank"}
 COUNTS = {"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"}
 TOKENS = {"bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id"}
 
@@ -350,18 +350,20 @@ def narrow(config):
             c[key] = 512
         elif key in TOKENS and c[key] is not None:
             c[key] = 511  # the tokenizer has 256 tokens, so the model never ends its answer
-    if "q_lora_rank" in c and c["q_lora_rank"]:
-        c["q_lora_rank"] = 64
     return small
 
 
-def folder_name(model):
-    return model.name.replace(" ", "-")
+def models_named(words):
+    """Returns the models whose name has one of the words; all if there are none."""
+    return [m for m in MODELS if not words or any(word in m.name for word in words)]
 
 
-def make_folder(folder, model, is_narrow=False):
+def folder_of(folders, model):
+    return folders / model.name.replace(" ", "-")
+
+
+def make_folder(folder, config):
     folder.mkdir(parents=True, exist_ok=True)
-    config = narrow(model.config) if is_narrow else model.config
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     write_tokenizer(folder / "tokenizer.json")
     write_sparse(folder / "model.safetensors", tensors_of(folder, config))
@@ -555,19 +557,17 @@ def main():
         parser.error("--context: expected more tokens than the longest window, 4096")
     if args.narrow != (args.riffle is None) or (args.narrow and args.folders is None):
         parser.error("expected either --riffle PATH, or --narrow and --folders DIR")
+    if args.narrow:
+        for model in models_named(args.only):
+            make_folder(folder_of(args.folders, model), narrow(model.config))
+        return 0
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        for model in MODELS:
-            if args.only and not any(word in model.name for word in args.only):
-                continue
-            folder = (args.folders or pathlib.Path(temporary)) / folder_name(model)
-            make_folder(folder, model, args.narrow)
-            if args.narrow:
-                continue
+        for model in models_named(args.only):
+            folder = folder_of(args.folders or pathlib.Path(temporary), model)
+            make_folder(folder, model.config)
             rows.append(measure(args.riffle, folder, model, args.context))
             print(f"{model.name}: done", file=sys.stderr)
-    if args.narrow:
-        return 0
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1, default=dataclasses.asdict))
     whole = [r for r in rows if all(key in r for key in RUNS)]

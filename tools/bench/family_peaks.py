@@ -22,6 +22,7 @@ length. "llama.cpp, reported" has the sum of the KV caches that it reports; the 
 Needs Python 3.11 without packages, and nvidia-smi for a GPU.
 """
 import argparse
+import contextlib
 import json
 import pathlib
 import re
@@ -59,19 +60,15 @@ class GpuPeak:
 
 def run(args, folder, prompt, context):
     """Returns the statistics of an answer and the GPU's peak."""
-    gpu = args.device == "cuda"
     command = [args.riffle, "run", "-m", str(folder), "-f", str(prompt), "--raw", "-n", "8",
                "--json", "-q", "-c", str(context), "--device", args.device, "--selector", "dense"]
     begin = time.monotonic()
-    if gpu:
-        with GpuPeak() as peak:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-    else:
+    with GpuPeak() if args.device == "cuda" else contextlib.nullcontext() as peak:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return done.stderr.strip()
     stats = json.loads(done.stdout)["stats"]
-    return stats | {"gpu": peak.bytes if gpu else 0, "seconds": time.monotonic() - begin}
+    return stats | {"gpu": peak.bytes if peak else 0, "seconds": time.monotonic() - begin}
 
 
 def llama_cpp(args, folder, context):
@@ -116,17 +113,15 @@ def main():
         for n in (args.context - 64, 64):
             prompts.append(pathlib.Path(temporary) / f"{n}.txt")
             prompts[-1].write_text("".join(chr(97 + i * i % 26) for i in range(n)))
-        for model in families.MODELS:
-            if args.only and not any(word in model.name for word in args.only):
-                continue
-            folder = args.folders / families.folder_name(model)
+        for model in families.models_named(args.only):
+            folder = families.folder_of(args.folders, model)
             layers = families.layers_of(json.loads((folder / "config.json").read_text()))
             long, short = (run(args, folder, p, args.context) for p in prompts)
-            theirs = llama_cpp(args, folder, args.context) if args.llama_bench else ""
             if isinstance(long, str) or isinstance(short, str):
                 failed += 1
                 print(f"| {model.name} | {long if isinstance(long, str) else short} |", flush=True)
                 continue
+            theirs = llama_cpp(args, folder, args.context) if args.llama_bench else ""
             read = args.context - 64 + 8  # tokens of the prompt and the answer
             row = [families.gib(families.least(layers, read)),
                    families.gib(long["host_kv_bytes"]),

@@ -146,11 +146,12 @@ static constexpr struct {
 
 std::string lacking_family(std::string_view name) {
   const std::string quoted = "\"" + std::string(name) + "\"";
-  for (const auto& family : kLacking)
-    if (name == family.architecture || name == family.model_type)
-      return quoted + (family.lacks == std::string_view(kUnknown)
-                           ? " (a family that riffle does not run yet)"
-                           : " (" + std::string(family.lacks) + ", which riffle lacks)");
+  for (const auto& [architecture, model_type, lacks] : kLacking) {
+    if (name != architecture && name != model_type) continue;
+    if (lacks == std::string_view(kUnknown))
+      return quoted + " (a family that riffle does not run yet)";
+    return quoted + " (" + lacks + ", which riffle lacks)";
+  }
   return quoted;
 }
 

@@ -29,8 +29,7 @@ TEST_CASE("cuda: many query heads per KV head give the CPU's logits", "[cuda][pa
       const auto want = run(cpu, cpu.session(), prompt, steps);
       // Auto reads whole what fits the pool, with the bits of dense.
       for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::AUTO}) {
-        INFO(heads << " query heads per KV head"
-                   << ", KV " << type << ", selector " << selector);
+        INFO(heads << " query heads per KV head, KV " << type << ", selector " << selector);
         Runtime r(on(DeviceKind::CUDA, selector, type), model);
         const auto got = run(r, r.session(), prompt, steps);
         check_close(got, want, type);
@@ -43,8 +42,7 @@ TEST_CASE("cuda: many query heads per KV head give the same bits from any pool",
   for (const auto& [heads, model] : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE})
       for (const KvKind type : {KvKind::F32, KvKind::F16, KvKind::Q8}) {
-        INFO(heads << " query heads per KV head"
-                   << ", selector " << selector << ", KV " << type);
+        INFO(heads << " query heads per KV head, selector " << selector << ", KV " << type);
         check_any_pool(on(DeviceKind::CUDA, selector, type), model);
       }
 }
@@ -55,8 +53,7 @@ TEST_CASE("cuda: many query heads per KV head: sequences, cuts and forks change 
   uint32_t seed = 0;
   for (const auto& [heads, model] : kModels)
     for (const SelectorKind selector : {SelectorKind::DENSE, SelectorKind::SHARE}) {
-      INFO(heads << " query heads per KV head"
-                 << ", selector " << selector);
+      INFO(heads << " query heads per KV head, selector " << selector);
       ContextOptions o = on(DeviceKind::CUDA, selector);
       const ContextOptions alone = o;
       o.n_sessions = 5;
