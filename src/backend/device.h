@@ -181,7 +181,7 @@ class Device {
   // Adds the per-layer embeddings of a layer to n rows: x += norm(Wo (act(Wg x) * e)), where
   // e = (norm_p(P s) + t sqrt(w)) / sqrt(2), s is the row of Weights::embedding of tokens[i]
   // without a factor, P the layer's layer_projection, t the token's w = layer_embedding_dim values
-  // of this layer in Weights::layer_embedding (Gemma 3n and 4). Norms have Config::post_norm_eps
+  // of this layer in Weights::layer_embedding (Gemma 4). Norms have Config::post_norm_eps
   // and norm_eps.
   virtual void add_layer_embedding(int layer, const int32_t* tokens, int64_t n, float* x,
                                    Phase phase) {

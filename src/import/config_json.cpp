@@ -218,7 +218,7 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const Json& config,
   if (types) {
     if (!types->is_array()) bad_model(file, "layer_types", shown(*types), "an array");
     if (types->size() != static_cast<size_t>(c.n_layers)) {
-      bad_model(file, "layer_types", std::to_string(types->size()) + " entries",
+      bad_model(file, "layer_types", entries_text(types->size()),
                 std::to_string(c.n_layers) + ", one per layer");
     }
     for (const Json& type : types->elements()) {
@@ -297,7 +297,7 @@ std::vector<float> rope_factors(const std::string& file, const Json& rope, const
   if (!value || !value->is_array() || value->size() != static_cast<size_t>(n))
     bad_model(file, field,
               !value              ? "none"
-              : value->is_array() ? std::to_string(value->size()) + " entries"
+              : value->is_array() ? entries_text(value->size())
                                   : shown(*value),
               expected);
   std::vector<float> factors;

@@ -162,6 +162,14 @@ class Binder {
 
   bool has(const std::string& name) const { return table_.count(name) > 0; }
 
+  // Refuses a model that has one of the tensors and lacks the other. example: a layer's tensor;
+  // name: the same of a later layer.
+  void require_alike(const std::string& example, const std::string& name) const {
+    if (has(example) != has(name))
+      bad_model(where_, name, has(name) ? "a tensor" : "none",
+                (has(name) ? "none, as " : "a tensor, as ") + example);
+  }
+
   // Returns n matrices of `rows` rows, stacked in a tensor of three dimensions.
   std::vector<Tensor> stack(const std::string& name, int n, int64_t rows, int64_t cols) {
     const RawTensor& raw = find(

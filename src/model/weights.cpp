@@ -256,6 +256,21 @@ LayerWeights bind_layer(Binder& binder, const Config& c, int l, const TensorName
   return layer;
 }
 
+// Refuses a model in which some of the layers lack what others have, where a tensor is optional:
+// a scale that is left out would be 1, and keys that are ignored would be those of another layer.
+void check_optional_tensors(const Binder& binder, const Config& c, const TensorNames& names) {
+  int first_sharing = -1;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const std::string prefix = format(names.layer, l);
+    if (names.output_scale)
+      binder.require_alike(format(names.layer, 0) + names.output_scale,
+                           prefix + names.output_scale);
+    if (!c.attends(l) || c.layers[l].kv_source < 0) continue;
+    if (first_sharing < 0) first_sharing = l;
+    binder.require_alike(format(names.layer, first_sharing) + names.wk, prefix + names.wk);
+  }
+}
+
 // Binds the per-layer embeddings.
 void bind_layer_embedding(Binder& binder, const Config& c, const TensorNames& names, Weights* w) {
   const int64_t width = c.layer_embedding_dim, all = width * c.n_layers;
@@ -293,6 +308,7 @@ void bind_weights(ModelParts& model, const Config& c, const TensorTable& table,
                   const TensorNames& names, const std::string& where,
                   const LoadProgress& progress) {
   Binder binder(model, table, where);
+  check_optional_tensors(binder, c, names);
   Weights& w = model.weights;
   w.embedding = binder.matrix(names.embedding, c.vocab_size, c.dim);
   if (c.embedding_norm) w.embedding_norm = binder.constant(c.dim, 1);

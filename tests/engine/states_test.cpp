@@ -289,8 +289,8 @@ TEST_CASE("auto reads everything of models that share is not tested on, whatever
       REQUIRE(plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
       CHECK(plan.selector == SelectorKind::DENSE);
       CHECK(plan.selector_note ==
-            "selector auto: dense, since share is not tested on models with recurrent layers or "
-            "multi-head latent attention, nor on Gemma 4");
+            "selector auto: dense, since no answers with share were measured on models with "
+            "recurrent layers or multi-head latent attention, nor on Gemma 4");
     }
 }
 

@@ -32,7 +32,8 @@ TEST_CASE("GGUF: an attention factor that older converters write whole", "[famil
   CHECK(llama.config().ropes[0].scaling.attention_factor == 1.5f * usual.attention_factor);
 }
 
-TEST_CASE("families that riffle lacks are refused with what they need", "[families][gguf]") {
+TEST_CASE("families that riffle lacks are refused, with what they need where it is known",
+          "[families][gguf]") {
   for (const auto& [name, needs] :
        {std::pair{"deepseek32",
                   "multi-head latent attention chosen by an indexer, which riffle lacks"},

@@ -237,6 +237,23 @@ TEST_CASE("Gemma 4: contradictions in a GGUF file", "[families][gguf]") {
   bad(RIFFLE_BAD_MODEL, "attention.shared_kv_layers", 3, {"shared_kv_layers", "3", "layer 2"});
   bad(RIFFLE_BAD_MODEL, "expert_count", 8, {"expert_used_count", "none"});
   {
+    EditedGguf scales("gemma4");
+    scales.erase_tensor("blk.1.layer_output_scale.weight");
+    expect_error(RIFFLE_BAD_MODEL,
+                 {"blk.1.layer_output_scale.weight", "none", "blk.0.layer_output_scale.weight"},
+                 [&] { scales.config(); });
+    EditedGguf first("gemma4");
+    first.erase_tensor("blk.0.layer_output_scale.weight");
+    expect_error(RIFFLE_BAD_MODEL, {"blk.1.layer_output_scale.weight", "none, as blk.0."},
+                 [&] { first.config(); });
+    // Layer 4 has keys of its own, which would be ignored.
+    EditedGguf keys("gemma4_e2b");
+    keys.u32(a + "attention.shared_kv_layers", 4);
+    expect_error(RIFFLE_BAD_MODEL,
+                 {"blk.5.attn_k.weight: found none, expected a tensor, as blk.4."},
+                 [&] { keys.config(); });
+  }
+  {
     const Config shared = EditedGguf("gemma4_e2b").config();
     for (int l = 0; l < shared.n_layers; ++l) {
       CHECK(shared.layers[l].kv_source == (l < 5 ? -1 : l == 6 ? 4 : 2));

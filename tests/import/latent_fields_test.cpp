@@ -90,7 +90,8 @@ TEST_CASE("latent attention: GGUF files with wrong sizes are refused", "[familie
   CHECK(unsaid.config().experts.routing.sigmoid);
   EditedGguf biased("glm4_lite");
   biased.floats("blk.0.attn_output.bias", std::vector<float>(48));
-  expect_error(RIFFLE_UNSUPPORTED, {"biases of attention", "none, with latent attention"},
+  expect_error(RIFFLE_UNSUPPORTED,
+               {"biases of attention's products", "none, with latent attention"},
                [&] { biased.config(); });
   EditedGguf softmax("deepseek2");
   softmax.u32(kPrefix + "expert_group_count", 1);

@@ -46,7 +46,7 @@ TEST_CASE("Mellum: layers, experts and both kinds of RoPE", "[families]") {
           {{"rope_type", "default"}, {"rope_theta", 1e4}},
           "rope_parameters.sliding_attention: found none, expected the RoPE of the layers with a");
   refused("mellum", RIFFLE_BAD_MODEL, "mlp_layer_types", {"sparse"},
-          "mlp_layer_types: found 1 entries, expected 4, one per layer");
+          "mlp_layer_types: found 1 entry, expected 4, one per layer");
   refused("mellum_wide", RIFFLE_UNSUPPORTED, "mlp_layer_types", {"sparse", "wide", "sparse"},
           "mlp_layer_types: found \"wide\" at 1, expected \"dense\" or \"sparse\"");
   refused("mellum", RIFFLE_BAD_MODEL, "num_local_experts", 9,
@@ -224,6 +224,16 @@ TEST_CASE("Laguna: query heads of each layer, gates and RoPE", "[families]") {
   expect_error(RIFFLE_BAD_MODEL,
                {"laguna.rope.dimension_count_swa: found 33, expected an even number up to 96"},
                [&] { rotated.config(); });
+  rotated.u32("laguna.rope.dimension_count_swa", 96);
+  CHECK(rotated.config().ropes[1].rotated == 0);
+  rotated.erase("laguna.rope.dimension_count_swa");  // then as rope.dimension_count
+  CHECK(rotated.config().ropes[1].rotated == 48);
+  for (const char* name : {"laguna", "mellum"}) {
+    EditedGguf unwindowed(name);
+    unwindowed.erase(std::string(name) + ".attention.sliding_window");
+    expect_error(RIFFLE_BAD_MODEL, {"sliding_window: found none or 0", "freq_base_swa is there"},
+                 [&] { unwindowed.config(); });
+  }
   EditedGguf gate("laguna");
   gate.floats("blk.2.attn_gate.weight", {1, 2, 3});
   expect_error(RIFFLE_BAD_MODEL,
@@ -264,7 +274,7 @@ TEST_CASE("Command R: norms, windows and logits", "[families]") {
   refused("cohere", RIFFLE_UNSUPPORTED, "use_qk_norm", true,
           "use_qk_norm: found true, expected false");
   refused("cohere2", RIFFLE_BAD_MODEL, "sliding_window", nullptr,
-          "sliding_window: found null, expected a number of tokens, the window of three layers in "
+          "sliding_window: found null, expected a number: the window in tokens of three layers in "
           "four");
   auto json = tiny_checkpoint("cohere").config;
   json["layer_norm_eps"] = 1e-3;

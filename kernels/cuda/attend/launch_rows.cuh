@@ -45,10 +45,9 @@ struct RowTraits {
 // the host and for each other. If more of them step than fit next to full rings, shorter rings let
 // more of them wait at once, and some CTAs fetch for the rows whose turn is still to come (not if
 // rows have parts: then the first part fetches for all). Row groups take the items in turns. Rings
-// do not become shorter for slices: of the most slices, few have positions in most rows of a
-// selection. With latent attention rings do
-// become shorter for slices: blocks take long to compute, so more warps help more than longer
-// rings.
+// do not become shorter for slices, since of the most slices few have positions in most rows of a
+// selection. Latent attention is an exception: its blocks take long to compute, so more warps help
+// more than longer rings.
 template <class Warp>
 Status plan_launch(const void* kernel, const RowTraits& traits, const DeviceLimits& limits,
                    AttendArgs& a, RingSize& ring) {

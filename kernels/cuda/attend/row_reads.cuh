@@ -4,8 +4,8 @@
 
 namespace riffle::cuda {
 
-// The blocks of a row that attention reads, and the number of positions that are sure (or likely)
-// to be read, which may be fetched together. A row that reads everything needs no such help. The
+// The blocks of a row that attention reads. likely: the number of positions, from the first, that
+// may be fetched together, since they are read or probably read; 0 if the row reads everything. The
 // lanes of a warp hold 32 positions at a time.
 struct RowReads {
   RowGeometry geometry;

@@ -1,4 +1,4 @@
-// The part of per-layer embeddings that depends on the token alone (Gemma 3n and 4): one warp for
+// The part of per-layer embeddings that depends on the token alone (Gemma 4): one warp for
 // each token and layer.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/layer/layer.h"

@@ -1,4 +1,4 @@
-// Per-layer embeddings (Gemma 3n and 4). Their table is in host memory, mostly in the file; a step
+// Per-layer embeddings (Gemma 4). Their table is in host memory, mostly in the file; a step
 // brings the rows of its tokens to the device once, for all layers, and a prompt those of a chunk
 // for each layer.
 #include <algorithm>

@@ -68,8 +68,8 @@ static std::string with_commas(int64_t n) {
 std::string selector_note(const BackendOptions& options, const Selection& s) {
   if (s.selector != SelectorKind::AUTO) return "";
   if (options.everything_below == kUntested)
-    return "selector auto: dense, since share is not tested on models with recurrent layers or "
-           "multi-head latent attention, nor on Gemma 4";
+    return "selector auto: dense, since no answers with share were measured on models with "
+           "recurrent layers or multi-head latent attention, nor on Gemma 4";
   const std::string tokens = with_commas(options.everything_below);
   if (options.without_auto(s).selector == SelectorKind::DENSE)
     return format("selector auto: dense, since share is faster only beyond %s tokens",

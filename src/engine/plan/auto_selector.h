@@ -9,12 +9,12 @@
 namespace riffle {
 
 // Tells whether auto may be share: not in models with recurrent layers or multi-head latent
-// attention and not in Gemma 4, where share is not tested.
+// attention and not in Gemma 4, where no answers with share were measured.
 bool auto_may_share(const Config& config);
 
 // Returns the length below which auto reads everything, in tokens of a session, if all of its KV
 // can be read without a copy from host memory: dense is faster than share there or, in those
-// models, share is not tested. It depends only on the kinds of device and model.
+// models, no answers with share were measured. It depends only on the kinds of device and model.
 int64_t dense_is_better_below(const Config& config, const ResolvedOptions& r);
 
 // Returns the same limit for this context (BackendOptions::everything_below). If the pool holds

@@ -343,7 +343,7 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const MemoryPlan& pla
 
 // A GPU's KV lives in page-locked host memory, so swap does not help. Experts there could be
 // dropped and read again, but a step that reads them from a disk takes seconds, so they count too.
-// All that an integrated GPU takes leaves less for the KV.
+// On an integrated GPU, the KV shares its memory with all else that the plan takes.
 static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
                                    const MemoryPlan& plan) {
   const ContextOptions& o = r.options;

@@ -22,9 +22,7 @@ void describe(const Fields& f, int, Config* c) {
                                       {kBeta, &Xielu::beta},
                                       {kEps, &Xielu::eps}}) {
     const std::vector<double> all = f.numbers(field);
-    if (all.size() != static_cast<size_t>(c->n_layers))
-      bad_model(f.file(), f.name_of(field), std::to_string(all.size()) + " entries",
-                std::to_string(c->n_layers) + ", one per layer");
+    require_one_per_layer(f, field, all.size(), *c);
     for (int l = 0; l < c->n_layers; ++l) {
       if (!std::isfinite(all[l]))
         bad_model(f.file(), f.name_of(field), format("%g in layer %d", all[l], l),

@@ -26,7 +26,7 @@ void describe_windows(const Fields& f, int window, Config* c) {
   require_window_in_gguf(f, window, "the window of three layers in four");
   if (window == 0)
     bad_model(f.file(), f.name_of(kWindow), "null",
-              "a number of tokens, the window of three layers in four");
+              "a number: the window in tokens of three layers in four");
   c->ropes.push_back({});  // theta 0: no RoPE
   for (LayerConfig& layer : c->layers)
     if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;

@@ -88,9 +88,11 @@ void describe_attention(const Fields& f, const Usual& usual, Config* c) {
               format("an even number up to %d", kMaxHeadDim - l.rope_dim));
   c->n_kv_heads = 1;
   if (c->qkv_bias || c->o_bias)
-    unsupported(f.file(), "biases of attention", "some", "none, with latent attention");
+    unsupported(f.file(), f.is_json() ? "attention_bias" : "biases of attention's products",
+                f.is_json() ? "true" : "at least one", "none, with latent attention");
   if (f.is_json() && c->ropes[0].rotated > 0)
-    unsupported(f.file(), "partial_rotary_factor", "less than 1", "1");
+    unsupported(f.file(), "partial_rotary_factor",
+                format("a factor that rotates %d dimensions", c->ropes[0].rotated), "1");
   if (!f.boolean(kInterleaved).value_or(true))
     unsupported(f.file(), f.name_of(kInterleaved), "false", "true");
   Rope& rope = c->ropes[0];

@@ -68,8 +68,8 @@ static constexpr const char kIndexer[] = "multi-head latent attention chosen by 
                             kNormBiases[] = "norms with biases",
                             kHeadGates[] = "a sigmoid gate for each head", kUnknown[] = "";
 // Families that people ask for and riffle does not run: general.architecture in GGUF, model_type in
-// config.json, and what riffle lacks. Some have no name of their own in GGUF, and here their
-// model_type twice: GGUF files of Kimi K2 say deepseek2.
+// config.json, and what riffle lacks. A family without a name of its own in GGUF (files of Kimi K2
+// say deepseek2) has its model_type in both columns.
 static constexpr struct {
   const char *architecture, *model_type, *lacks;
 } kLacking[] = {
@@ -235,9 +235,7 @@ Field experts_field(const Fields& f) {
 
 void read_ffn_types(const Fields& f, uint64_t n_dense, Config* c) {
   const std::vector<std::string> types = f.strings(field::kFfnTypes);
-  if (f.has(field::kFfnTypes) && types.size() != static_cast<size_t>(c->n_layers))
-    bad_model(f.file(), f.name_of(field::kFfnTypes), std::to_string(types.size()) + " entries",
-              std::to_string(c->n_layers) + ", one per layer");
+  if (f.has(field::kFfnTypes)) require_one_per_layer(f, field::kFfnTypes, types.size(), *c);
   for (size_t l = 0; l < c->layers.size(); ++l) {
     if (!types.empty() && types[l] != "dense" && types[l] != "sparse")
       unsupported(f.file(), f.name_of(field::kFfnTypes),

@@ -87,12 +87,18 @@ void check_kv_heads(const Fields& fields, const Field& field, int64_t n, const s
   if (n < 1 || c.n_heads % n != 0) not_a_divisor(fields, field, found, field::kHeads, c.n_heads);
 }
 
+std::string entries_text(size_t n) { return std::to_string(n) + (n == 1 ? " entry" : " entries"); }
+
+void require_one_per_layer(const Fields& fields, const Field& field, size_t n, const Config& c) {
+  if (n != static_cast<size_t>(c.n_layers))
+    bad_model(fields.file(), fields.name_of(field), entries_text(n),
+              std::to_string(c.n_layers) + ", one per layer");
+}
+
 void set_heads(const Fields& fields, const Field& field, const std::vector<int64_t>& heads,
                Config* c) {
   if (heads.empty()) return;
-  if (heads.size() != static_cast<size_t>(c->n_layers))
-    bad_model(fields.file(), fields.name_of(field), std::to_string(heads.size()) + " entries",
-              std::to_string(c->n_layers) + ", one per layer");
+  require_one_per_layer(fields, field, heads.size(), *c);
   for (int l = 0; l < c->n_layers; ++l) {
     const int kv_heads = c->kv_heads(l);
     if (heads[l] < 1 || heads[l] > kMaxHeads || heads[l] * c->head_size(l) > kMaxDim ||
@@ -105,6 +111,11 @@ void set_heads(const Fields& fields, const Field& field, const std::vector<int64
 }
 
 void set_local_rope(const Fields& fields, const Field& base, double fallback, Config* c) {
+  const bool windows =
+      std::ranges::any_of(c->layers, [](const LayerConfig& layer) { return layer.window > 0; });
+  if (!fields.is_json() && !windows && fields.has(base))
+    bad_model(fields.file(), fields.name_of(field::kWindow), "none or 0",
+              "the window's tokens, since " + fields.name_of(base) + " is there");
   if (c->ropes.size() == 1) c->ropes.push_back({});
   if (c->ropes[1].theta == 0) c->ropes[1].theta = positive(fields, base, 1e15, fallback);
   for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;

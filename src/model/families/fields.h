@@ -122,13 +122,19 @@ void read_dimensions(const Fields& fields, const Field& hidden_dim, const Defaul
 void check_kv_heads(const Fields& fields, const Field& field, int64_t n, const std::string& found,
                     const Config& c);
 
+// Returns "1 entry" or "3 entries".
+std::string entries_text(size_t n);
+// Refuses a list of n entries that is not one per layer.
+void require_one_per_layer(const Fields& fields, const Field& field, size_t n, const Config& c);
+
 // Sets the number of query heads of each layer; empty: the file has one for all. Each must be a
 // multiple of the layer's KV heads.
 void set_heads(const Fields& fields, const Field& field, const std::vector<int64_t>& heads,
                Config* c);
 
 // Gives layers with a window ropes[1], and the others ropes[0]. The base of ropes[1] is that of
-// rope_parameters, else that of the field, else the fallback.
+// rope_parameters, else that of the field, else the fallback. Refuses a GGUF file that has the
+// field and no window.
 void set_local_rope(const Fields& fields, const Field& base, double fallback, Config* c);
 
 // Refuses a GGUF file without the field, for fields whose usual default is not the family's.

@@ -89,6 +89,13 @@ void read_experts_next_to_ffn(const Fields& f, Config* c) {
 
 // Layers without a window have proportional RoPE, and the others are not scaled: GGUF has no fields
 // for anything else. transformers makes the last layer one without a window.
+// Returns rope_type as config.json has it.
+std::string type_text(const RopeScaling& scaling) {
+  static constexpr const char* kNames[] = {"default", "linear",       "dynamic", "yarn",
+                                           "llama3",  "proportional", "longrope"};
+  return format("\"%s\"", kNames[scaling.type]);
+}
+
 void check_ropes(const Fields& f, Config* c) {
   RopeScaling& scaling = c->ropes[0].scaling;
   if (scaling.type == RopeScaling::NONE && !f.has(kRope)) {
@@ -96,11 +103,11 @@ void check_ropes(const Fields& f, Config* c) {
     scaling.factors = proportional_factors(c->head_dim, 0.25);
   }
   if (scaling.type != RopeScaling::FACTORS)
-    unsupported(f.file(), "rope_parameters.full_attention.rope_type", "another type",
+    unsupported(f.file(), "rope_parameters.full_attention.rope_type", type_text(scaling),
                 "\"proportional\", and no rope_scaling");
   if (c->ropes[1].scaling.type != RopeScaling::NONE)
-    unsupported(f.file(), "rope_parameters.sliding_attention.rope_type", "another type",
-                "\"default\"");
+    unsupported(f.file(), "rope_parameters.sliding_attention.rope_type",
+                type_text(c->ropes[1].scaling), "\"default\"");
   if (c->layers.back().window > 0)
     unsupported(f.file(), field::kWindowed.json, "a window in the last layer", "none there");
 }

@@ -112,9 +112,7 @@ constexpr Field kRopePattern = {"attention.rope_pattern", nullptr},
 constexpr Field kSwaFields[] = {kEmbedding, kResidual, kAttention, kLogits, kRopePattern, kThetas};
 
 void check_entries(const Fields& f, const Field& field, size_t n, const Config& c) {
-  if (f.has(field) && n != static_cast<size_t>(c.n_layers))
-    bad_model(f.file(), f.name_of(field), std::to_string(n) + " entries",
-              std::to_string(c.n_layers) + ", one per layer");
+  if (f.has(field)) require_one_per_layer(f, field, n, c);
 }
 
 // Gives each layer the RoPE of its base; base 0: none.

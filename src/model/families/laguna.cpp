@@ -76,7 +76,10 @@ void read_ropes(const Fields& f, Config* c) {
   require_local_rope(f, *c);
   set_local_rope(f, kLocalBase, f.is_json() ? 10000 : c->ropes[0].theta, c);
   if (f.is_json()) return;
-  const int rotated = dimension(f, f.name_of(kLocalRotated), kMaxHeadDim, c->head_dim);
+  // Without the field, layers with a window rotate as many dimensions as the others, as in
+  // llama.cpp.
+  const int usual = c->ropes[0].rotated > 0 ? c->ropes[0].rotated : c->head_dim;
+  const int rotated = dimension(f, f.name_of(kLocalRotated), kMaxHeadDim, usual);
   if (rotated > c->head_dim || rotated % 2 != 0)
     bad_model(f.file(), f.name_of(kLocalRotated), std::to_string(rotated),
               "an even number up to " + std::to_string(c->head_dim));

@@ -31,9 +31,7 @@ void describe_layers(const Fields& f, int window, Config* c) {
     for (int l = 0; l < c->n_layers; ++l) c->layers[l].window = is_fourth(*c, l) ? 0 : window;
   }
   const std::vector<double> thetas = f.numbers(kThetas);
-  if (f.has(kThetas) && thetas.size() != static_cast<size_t>(c->n_layers))
-    bad_model(f.file(), f.name_of(kThetas), std::to_string(thetas.size()) + " entries",
-              std::to_string(c->n_layers) + ", one per layer");
+  if (f.has(kThetas)) require_one_per_layer(f, kThetas, thetas.size(), *c);
   for (int l = 0; l < c->n_layers; ++l) {
     const double theta = thetas.empty() ? (is_fourth(*c, l) ? 0 : c->ropes[0].theta) : thetas[l];
     // transformers asks only whether it is 0, and rotates by rope_theta.

@@ -1,5 +1,5 @@
 // Finished sequences that are kept for later prompts, and a prefix cache on disk: texts are those
-// of requests alone, and what one prompt has read no other one reads.
+// of requests alone, and a beginning that one prompt has read is not read again.
 #include <filesystem>
 
 #include "tests/engine/schedule/scheduled.h"
