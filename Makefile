@@ -182,10 +182,14 @@ $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c $< -o $@
 
-$(OUT)/libriffle.a: $(LIB_OBJ)
+# The library's objects by name. It changes if a build with CUDA follows one without, or the other
+# way round: their objects may all be older than the library.
+$(OUT)/objects: FORCE
+	@mkdir -p $(@D); echo '$(LIB_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ)' >$@
+$(OUT)/libriffle.a: $(LIB_OBJ) $(OUT)/objects
 	@mkdir -p $(@D); rm -f $@
-	$(AR) rcs $@ $^
-$(OUT)/libriffle.so: $(LIB_OBJ) tools/package/libriffle.map
+	$(AR) rcs $@ $(LIB_OBJ)
+$(OUT)/libriffle.so: $(LIB_OBJ) $(OUT)/objects tools/package/libriffle.map
 	@mkdir -p $(@D)
 	$(CXX) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=tools/package/libriffle.map $(LDFLAGS) $(LIB_OBJ) $(LDLIBS) -o $@
 	@ln -sf libriffle.so $(OUT)/$(SONAME)

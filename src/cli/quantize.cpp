@@ -23,13 +23,16 @@ void require_unquantised(const std::string& path) {
   if (riffle_model_load(path.c_str(), nullptr, &opened, err, sizeof err) != RIFFLE_OK)
     return;  // riffle_quantize reports the error
   const Model model(opened);
-  const std::string type = model_info(opened).text("weight_type");
-  if (type == "F32" || type == "F16" || type == "BF16") return;
-  throw Exit(
-      EXIT_USAGE,
-      text_of("%s: its weights are %s, which is quantised, expected F32, F16 or BF16; convert "
-              "the model it was made from, or give --allow-requantize",
-              path.c_str(), type.c_str()));
+  const Facts info = model_info(opened);
+  for (int64_t i = 0; i < info.count("n_weight_types"); ++i) {
+    const std::string type = info.text("weight_type_" + std::to_string(i));
+    if (type == "F32" || type == "F16" || type == "BF16") continue;
+    throw Exit(
+        EXIT_USAGE,
+        text_of("%s: %s weights are %s, which is quantised, expected F32, F16 or BF16; convert "
+                "the model it was made from, or give --allow-requantize",
+                path.c_str(), i == 0 ? "its" : "some of its", type.c_str()));
+  }
 }
 
 int quantize_main(const QuantizeOptions& o) {

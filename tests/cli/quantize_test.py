@@ -75,6 +75,14 @@ def quantised_input(folder):
     check(one_line_error(r, 2, MODEL, "Q8_0", "expected F32, F16 or BF16", AGAIN) and r.err.count(b"\n") == 1,
           "quantised input is refused", r)
     check(os.listdir(folder) == [], "... and nothing is written", os.listdir(folder))
+    # Rows of 24 values stay F16, and these have the most bytes.
+    mixed = os.path.join(folder, "mixed.gguf")
+    source = os.path.join(ROOT, "tests/golden/tiny/gemma4_e2b/gemma4_e2b.gguf")
+    r = riffle("quantize", "-m", source, "-o", mixed, "--type", "q8_0", "-q")
+    check(r.code == 0, "a model of which a part becomes Q8_0", r)
+    r = riffle("quantize", "-m", mixed, "-o", folder + "/again.gguf", "--type", "q4_0")
+    check(one_line_error(r, 2, mixed, "some of its weights are Q8_0", AGAIN), "a part that is quantised is refused too", r)
+    os.remove(mixed)
     r = riffle("quantize", "-o", out, "--type", "q4_0", AGAIN, "--threads", "2")
     check(r.code == 0 and b"warning" not in r.err, "it is not when that is meant", r)
     wide = os.path.join(folder, "f16.gguf")
